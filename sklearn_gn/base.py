@@ -454,11 +454,14 @@ class SoftmaxClassifier(ClassifierMixin):
         self.classes_ = classes
 
     def _encode_weighted(self, X, y, weight):
-        """Rows that have weight: X, class numbers, and weights times class weights."""
+        """Rows that have weight: X, class numbers, and weights times class weights.
+
+        Their labels are among ``classes_``.
+        """
         if (weight == 0).any():
             counted = weight > 0
             X, y, weight = X[counted], y[counted], weight[counted]
-        code = class_numbers(self.classes_, y, "y")
+        code = np.searchsorted(self.classes_, y)
         if self.class_weight is not None:
             self._check_class_weight()
             by_class = compute_class_weight(

@@ -73,11 +73,6 @@ def _run_of(callback, estimator):
     return run
 
 
-def _is_root(context):
-    """Whether the task is a whole fit, not one iteration of it."""
-    return context.task_name != "iteration"
-
-
 class TimeBudget(_Callback):
     """Stop a fit after a number of seconds.
 
@@ -188,20 +183,11 @@ class EarlyStopping(_Callback):
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
-        if _is_root(context):
+        if context.task_name != "iteration":
             return False
         run = _run_of(self, estimator)
-        count = self._fits[id(estimator)] = self._counted(
-            run, self._fits[id(estimator)]
-        )
-        if count.since < self.n_iter_no_change:
-            return False
-        return run.end_start("early_stopping")
-
-    def _counted(self, run, count):
-        """The count after the rows of the log that are new; a resumed fit has many."""
-        n_rows, start, best, since = count
-        for row in run.log[n_rows:]:
+        n_rows, start, best, since = self._fits[id(estimator)]
+        for row in run.log[n_rows:]:  # that are new; a resumed fit has many
             if row["start"] != start:
                 start, best, since = row["start"], float("inf"), 0
             if not row.get("evaluated_on_all_rows", True):  # an iteration on a batch
@@ -212,7 +198,10 @@ class EarlyStopping(_Callback):
                 since += 1
         if start != run.progress.start:  # the current one has no row yet
             start, best, since = run.progress.start, float("inf"), 0
-        return _Count(len(run.log), start, best, since)
+        self._fits[id(estimator)] = _Count(len(run.log), start, best, since)
+        if since < self.n_iter_no_change:
+            return False
+        return run.end_start("early_stopping")
 
 
 class LogWriter(_Callback):
@@ -251,12 +240,12 @@ class LogWriter(_Callback):
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
-        if not _is_root(context):
+        if context.task_name == "iteration":
             self._fits[id(estimator)] = len(_run_of(self, estimator).log)
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
-        if not _is_root(context):
+        if context.task_name == "iteration":
             for row in _run_of(self, estimator).log[self._fits[id(estimator)] :]:
                 self.write(dict(row))
         return False
@@ -315,7 +304,7 @@ class Checkpoint(_Callback):
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
-        if not _is_root(context):
+        if context.task_name == "iteration":
             return
         run = _run_of(self, estimator)
         # What makes a checkpoint impossible is said before the fit, not after it.
@@ -333,7 +322,10 @@ class Checkpoint(_Callback):
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         path, saved_at = self._fits[id(estimator)]
-        if not _is_root(context) and time.perf_counter() - saved_at < self.every:
+        if (
+            context.task_name == "iteration"
+            and time.perf_counter() - saved_at < self.every
+        ):
             return False
         try:
             checkpoint.save(path, _run_of(self, estimator).snapshot())

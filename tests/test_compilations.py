@@ -28,7 +28,7 @@ def disc():
     return Problem(membrane, Box(x=(0, 1), y=(0, 1)), [Dirichlet(0.0)])
 
 
-# What a fit compiles, beside compilation.cheap_options: few programs, as few eager
+# What a fit compiles: few programs, as few eager
 # operations as possible, each of which is one.
 BUDGET = {
     "shallow_relu": (lambda: ShallowReLURegressor(random_state=0), 2, 0),
@@ -70,5 +70,5 @@ def test_a_first_fit_compiles_few_programs(name, compiled):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         make().fit(X, y)
-    programs = [p for p in compiled if p != "jit(<lambda>)"]  # of cheap_options
+    programs = [p for p in compiled if p != "jit(<lambda>)"]
     assert len(programs) <= most, programs

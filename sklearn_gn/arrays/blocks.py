@@ -20,18 +20,15 @@ LEAST_ROWS = 1024
 _SYMMETRIC_ROWS = 256  # of the blocks of a symmetric product, on a CPU
 
 
-def block_length(n_rows):
-    """Rows of a block: a power of two, or all where none of some size divides them."""
-    power = n_rows & -n_rows
-    if n_rows <= BLOCK_ROWS or power < LEAST_ROWS:
-        return n_rows
-    return min(BLOCK_ROWS, power)
-
-
 def split(rows):
-    """The rows with a leading axis of blocks."""
+    """Return the rows with a leading axis of blocks.
+
+    The length of a block is a power of two; all rows are one where none of some size
+    divides them.
+    """
     n = jax.tree.leaves(rows)[0].shape[0]
-    length = block_length(n)
+    power = n & -n
+    length = n if n <= BLOCK_ROWS or power < LEAST_ROWS else min(BLOCK_ROWS, power)
     return jax.tree.map(lambda a: a.reshape(n // length, length, *a.shape[1:]), rows)
 
 
@@ -42,17 +39,14 @@ def map_rows(function, rows):
 
 
 def sum_rows(function, rows):
-    """Sum of ``function(block)`` over the blocks."""
-    return total(sum_own_rows(function, rows))
-
-
-def sum_own_rows(function, rows):
-    """The same for the rows of one device."""
-
-    def add(found, block):
-        return jax.tree.map(jnp.add, found, function(block))
-
-    return fold_blocks(function, add, rows)
+    """Sum of ``function(block)`` over the blocks, of all devices."""
+    return total(
+        fold_blocks(
+            function,
+            lambda found, block: jax.tree.map(jnp.add, found, function(block)),
+            rows,
+        )
+    )
 
 
 def fold_blocks(begin, add, rows):

@@ -5,8 +5,6 @@ See :mod:`sklearn_gn.arrays.devices`. On one device nothing here needs JAX.
 
 from contextvars import ContextVar
 
-import numpy as np
-
 AXIS = "rows"  # of the mesh
 INSIDE = ContextVar("INSIDE", default=1)  # number of devices, while a part is traced
 
@@ -23,15 +21,6 @@ def total(tree):
     from jax import lax
 
     return lax.psum(tree, AXIS)
-
-
-def everywhere(condition):
-    """Whether a condition holds on all devices."""
-    if n_devices() == 1:
-        return condition
-    from jax import lax
-
-    return lax.pmin(condition.astype(np.int32), AXIS) > 0
 
 
 def all_rows(array):
@@ -53,22 +42,6 @@ def own_rows(array):
     return lax.dynamic_slice_in_dim(array, lax.axis_index(AXIS) * n, n)
 
 
-def number():
-    """Number of this device, of several."""
-    from jax import lax
-
-    return lax.axis_index(AXIS)
-
-
-def of_device_after(tree, distance):
-    """The arrays of the device whose number is larger by ``distance``, cyclically."""
-    from jax import lax
-
-    count = n_devices()
-    pairs = [((k + distance) % count, k) for k in range(count)]
-    return lax.ppermute(tree, AXIS, pairs)
-
-
 def differentiable_sum(function):
     """Return a sum over rows, as a function, that is summed over the devices.
 
@@ -79,9 +52,7 @@ def differentiable_sum(function):
         return function
     import jax
 
-    @jax.custom_vjp
-    def summed(parameters):
-        return total(function(parameters))
+    summed = jax.custom_vjp(lambda parameters: total(function(parameters)))
 
     def forward(parameters):
         value, gradient = jax.value_and_grad(function)(parameters)

@@ -45,7 +45,9 @@ class jit_by_size:
             leaves = jax.tree.leaves(self._counted(*args, **kwargs))
         size = max(getattr(leaf, "size", 1) for leaf in leaves)
         for level, largest in enumerate(self._largest):
-            while size <= largest and (options := cheap_options(level)):
+            while size <= largest and jax.default_backend() == "cpu":
+                options = _CHEAP | {"xla_backend_optimization_level": level}
+                options = {k: v for k, v in options.items() if k not in _unknown}
                 if level not in self._compiled:
                     self._compiled[level] = self._jit(compiler_options=options)
                 try:
@@ -65,11 +67,3 @@ class jit_by_size:
     def lower(self, *args, **kwargs):
         """``lower`` of the fully compiled function."""
         return self._full.lower(*args, **kwargs)
-
-
-def cheap_options(level):
-    """Return the options for cheap compilation that JAX has not refused."""
-    if jax.default_backend() != "cpu":
-        return {}
-    options = _CHEAP | {"xla_backend_optimization_level": level}
-    return {name: value for name, value in options.items() if name not in _unknown}

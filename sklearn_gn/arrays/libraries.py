@@ -90,16 +90,13 @@ class NumPy:
         return array[start : start + count]
 
     @staticmethod
-    def with_rows(array, rows, start):
-        """Write rows into an array, which NumPy changes in place."""
-        start = min(start, len(array) - len(rows))
-        array[start : start + len(rows)] = rows
-        return array
-
-    @staticmethod
     def with_part(array, part, row, column):
-        """Write a part into a matrix, which NumPy changes in place."""
+        """Write a part into a matrix, which NumPy changes in place.
+
+        One that would reach beyond the last row begins earlier.
+        """
         height, width = part.shape
+        row = min(row, len(array) - height)
         array[row : row + height, column : column + width] = part
         return array
 
@@ -160,6 +157,9 @@ class JAX:
         from jax import lax
         from jax.flatten_util import ravel_pytree
 
+        from sklearn_gn.arrays.blocks import symmetric_product
+
+        self.symmetric_product = symmetric_product
         self.xp = xp = jax.numpy
         self.tree_map, self.leaves = jax.tree.map, jax.tree.leaves
         self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
@@ -168,9 +168,8 @@ class JAX:
             xp.int32(lower), xp.int32(upper), iterate, carry
         )
         self.rows_from = lax.dynamic_slice_in_dim
-        self.with_rows = partial(lax.dynamic_update_slice_in_dim, axis=0)
         self.with_part = lambda array, part, *corner: lax.dynamic_update_slice(
-            array, part, corner
+            array, part, [xp.int32(place) for place in corner]
         )
         self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
         self.softmax = partial(jax.nn.softmax, axis=-1)
@@ -202,12 +201,6 @@ class JAX:
         """Products of every row of a and every row of b, for pairs (a, b)."""
         parts = [(a[:, None] * b[None]).reshape(-1, b.shape[1]) for a, b in pairs]
         return self.xp.concatenate(parts)
-
-    def symmetric_product(self, a):
-        """``a a^T``; half of it is multiplied."""
-        from sklearn_gn.arrays import blocks
-
-        return blocks.symmetric_product(a)
 
 
 _jax = cache(JAX)

@@ -77,9 +77,18 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path | None:
         caches = home / "Library" / "Caches" if sys.platform == "darwin" else caches
         path = Path(caches, "sklearn_gn")
     folder = Path(path).expanduser().absolute()
-    for place in (folder, folder / _processor()):
+    kind = platform.processor()  # code for one may not run on another
+    if _CPU_INFO.exists():
+        lines = _CPU_INFO.read_text().splitlines()
+        # Those of the first core; "Features" is ARM's name for them.
+        kind = next((a for a in lines if a.startswith(("flags", "Features"))), kind)
+    kind = hashlib.sha256(kind.encode()).hexdigest()[:12]
+    for place in (folder, folder / f"{platform.machine()}-{kind}"):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_private(place):
+        about = place.stat()
+        others_write = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        others_own = os.name == "posix" and about.st_uid not in (os.geteuid(), 0)
+        if os.name == "posix" and (others_write or others_own):
             warn_user(
                 f"The compilation cache in {str(place)!r} is not used: others may "
                 "write to this folder, and its content is executed. Let it belong to "
@@ -122,25 +131,6 @@ def enable_if_asked():
             f"The compilation cache that {VARIABLE} asks for is not used: {error}. "
             "Give another path, or change the permissions of the folder."
         )
-
-
-def _is_private(folder):
-    """Whether a folder belongs to this user, or to root, and only they can write."""
-    if os.name != "posix":
-        return True
-    about = folder.stat()
-    others_write = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return about.st_uid in (os.geteuid(), 0) and not others_write
-
-
-def _processor():
-    """Name of this kind of processor: code for one may not run on another."""
-    kind = platform.processor()
-    if _CPU_INFO.exists():
-        lines = _CPU_INFO.read_text().splitlines()
-        # Those of the first core; "Features" is ARM's name for them.
-        kind = next((a for a in lines if a.startswith(("flags", "Features"))), kind)
-    return f"{platform.machine()}-{hashlib.sha256(kind.encode()).hexdigest()[:12]}"
 
 
 # --- in memory -----------------------------------------------------------------------

@@ -22,9 +22,8 @@ import joblib
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-_LEAST = 2**28  # multiplications: some milliseconds, as long as a thread may wait
+_LEAST = 2**26  # multiplications: some milliseconds, as long as a thread may wait
 _ROWS = 600  # of a block of a product; smaller ones are multiplied at a lower rate
-_WORK_OF_A_THREAD = 3e7  # products of matrix entries that a task has at least
 
 
 def n_cores():
@@ -166,7 +165,7 @@ def side_by_side(function, items, work=math.inf):
     Nearly all time of large ones is spent in BLAS and LAPACK; small ones would only
     wait for each other.
     """
-    if work <= _WORK_OF_A_THREAD:
+    if work <= _LEAST:
         return [function(item) for item in items]
     return in_threads([partial(function, item) for item in items])
 

@@ -138,7 +138,7 @@ def checked_chunk(
             "features."
         )
     X = X if X.dtype.kind in "fiub" else X.astype(np.float64)
-    _check_numbers(X, f"{name}: X")
+    check_numbers(X, f"{name}: X")
     weight = _weight(weight, len(X), name)
     if not weight.any():
         return None
@@ -154,11 +154,11 @@ def checked_chunk(
         # Labels of rows without weight need not be known.
         y = class_numbers(classes, np.where(counted, y, y[counted][0]), f"{name}: y")
         weight, y = weight * factors[y], y[:, None]
-    _check_numbers(y, f"{name}: y")
+    check_numbers(y, f"{name}: y")
     return (X, y, weight) if weight.any() else None
 
 
-def _check_numbers(array, name):
+def check_numbers(array, name):
     """Raise a ValueError if numbers are not finite, or their differences may not be."""
     largest = largest_size(array)
     if not np.isfinite(largest):
@@ -166,7 +166,7 @@ def _check_numbers(array, name):
     if largest > 1e300:
         raise ValueError(
             f"{name} holds a number of size {largest:.3g}; the largest that can be "
-            "fitted is 1e+300."
+            "fitted is 1e+300. Give larger units."
         )
 
 

@@ -71,11 +71,6 @@ def from_days(days):
     return np.rint(np.asarray(days) * 86400e6).astype("datetime64[us]")
 
 
-def as_text(days):
-    """Return one date as text, without its time where that is midnight."""
-    return str(from_days(days).astype("datetime64[s]")).removesuffix("T00:00:00")
-
-
 def given_days(name, values):
     """Return dates that a parameter gives as days since 1970.
 
@@ -131,11 +126,6 @@ def is_frame(X):
     return hasattr(X, "columns") and hasattr(X, "dtypes") and len(X.shape) == 2
 
 
-def column_at(X, place):
-    """Return a column of a data frame."""
-    return X.iloc[:, place] if hasattr(X, "iloc") else X[:, place]
-
-
 def columns_of(X, without_numbers=True):
     """Yield name and content of the columns of a data frame; None and X otherwise.
 
@@ -144,9 +134,10 @@ def columns_of(X, without_numbers=True):
     if not is_frame(X):
         yield None, X
         return
+    columns = X.iloc if hasattr(X, "iloc") else X
     for place, (name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
         if not (without_numbers and getattr(dtype, "kind", "O") in _NUMBERS):
-            yield repr(name), column_at(X, place)
+            yield repr(name), columns[:, place]
 
 
 def check_column(column, names):
@@ -189,31 +180,31 @@ def replace_dates(X, column):
                 "a data frame."
             )
         return to_days(X), kind
-    place = _place(X, column)
-    kind = None if place is None else kind_of(column_at(X, place))
+    place, series = _column(X, column)
+    kind = None if place is None else kind_of(series)
     if kind is None:
         return X, None
-    days = to_days(column_at(X, place))
     if hasattr(X, "iloc"):
         X = X.copy(deep=False)
-        X.isetitem(place, days)
+        X.isetitem(place, to_days(series))
         return X, kind
-    series = X[:, place]
-    return X.with_columns(type(series)(series.name, days)), kind
+    return X.with_columns(type(series)(series.name, to_days(series))), kind
 
 
-def _place(X, column):
-    """Return the number of a column of a data frame, None if there is none."""
+def _column(X, column):
+    """Return number and content of a column of a data frame; None if there is none."""
     n = X.shape[1]
     if isinstance(column, str):
-        return list(X.columns).index(column) if column in X.columns else None
-    return column % n if -n <= column < n else None
+        column = list(X.columns).index(column) if column in X.columns else n
+    if not -n <= column < n:
+        return None, None
+    return column % n, (X.iloc if hasattr(X, "iloc") else X)[:, column % n]
 
 
 def held(X, column):
     """Say what a column holds that is not dates, for a message."""
-    place = _place(X, column) if is_frame(X) else None
-    values = X if place is None else column_at(X, place)
+    place, values = _column(X, column) if is_frame(X) else (None, None)
+    values = X if place is None else values
     values = values if hasattr(values, "dtype") else np.asarray(values)
     if _dtype_kind(values) in (*_NUMBERS, "m"):
         return "numbers"

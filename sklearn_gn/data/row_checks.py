@@ -6,6 +6,7 @@ follow a few rows. Where residuals of neighbouring rows agree they are not noise
 model lacks what would fit them.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +23,9 @@ _SKEWED = 1.0  # skewness of positive targets whose logarithm may do better
 _SEEN = 0.1  # of a target's deviation, below which a residual is no outlier
 _CLEAN = 0.03  # robust deviation, in the same unit, of data that may have no noise
 NAMED = 3  # rows or columns that a message names
-_SAME = 4 * np.finfo(np.float64).eps  # range of numbers that differ by rounding
+ROUNDING = 16 * np.finfo(np.float64).eps  # of numbers that are alike, relative to them
+HALF_THE_DIGITS = math.sqrt(np.finfo(np.float64).eps)
 _BLOCK_NUMBERS = 2**15  # that are hashed at a time
-_ROUNDING = 1e-10  # of the targets' size, below which residuals are not noise
 
 
 class RowChecks(NamedTuple):
@@ -50,7 +51,7 @@ def target_spread(y, sample_weight):
     y = y.reshape(len(y), -1).astype(np.float64)
     _, exponent = np.frexp(np.abs(y).max(axis=0))
     y = np.ldexp(y, -exponent)  # of size one, without rounding
-    varies = np.ptp(y, axis=0) > _SAME
+    varies = np.ptp(y, axis=0) > ROUNDING
     return np.where(varies, np.ldexp(np.std(y, axis=0), exponent), 0.0)
 
 
@@ -87,12 +88,13 @@ def _lacking(X, y, residuals):
     X, residuals = X[kept], residuals[kept]
     size = np.max(np.abs(residuals), axis=0)
     residuals = residuals / np.where(size > 0, size, 1)
-    if len(X) < 2 or not np.any(size > _ROUNDING * np.max(np.abs(y), axis=0)):
+    smallest = HALF_THE_DIGITS * np.max(np.abs(y), axis=0)  # below, it is no noise
+    if len(X) < 2 or not np.any(size > smallest):
         return 0.0
     span = np.max(np.abs(X), axis=0)
     X = X / np.where(span > 0, span, 1)
     deviation = np.std(X, axis=0)
-    x = X / np.where(deviation > _SAME, deviation, 1)
+    x = X / np.where(deviation > ROUNDING, deviation, 1)
     x = x - np.mean(x, axis=0)
     distance = np.sum(x**2, axis=1) - 2 * x @ x.T
     np.fill_diagonal(distance, np.inf)
@@ -136,7 +138,7 @@ def with_tails(checks, y, residuals, weight, numbers):
     if weight is not None:  # rows that count less are meant to be far
         size *= np.sqrt(np.minimum(weight / np.median(weight), 1))[:, None]
     deviation = np.median(size, axis=0) / NORMAL_MEDIAN
-    noisy = deviation > _ROUNDING * np.abs(y).max(axis=0)
+    noisy = deviation > HALF_THE_DIGITS * np.abs(y).max(axis=0)
     if not noisy.any():
         return checks
     # Errors of an approximation to exact data have heavy tails, and are small.
@@ -167,7 +169,7 @@ def _skewness(y):
     """Skewness of each column, zero of one that is constant but for rounding."""
     deviation = y - np.mean(y, axis=0)
     spread = np.sqrt(np.mean(deviation**2, axis=0))
-    varies = spread > _ROUNDING * np.abs(y).max(axis=0)
+    varies = spread > HALF_THE_DIGITS * np.abs(y).max(axis=0)
     unit = deviation / np.where(varies, spread, 1)
     return np.where(varies, np.mean(unit**3, axis=0), 0)
 

@@ -1,6 +1,7 @@
 """Rows of a weighted data set: checks, canonical order, validation split."""
 
 import re
+import reprlib
 from contextlib import contextmanager
 from numbers import Integral, Real
 
@@ -14,7 +15,8 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import memory
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.data import dates, tables
-from sklearn_gn.data.row_checks import NAMED, row_codes
+from sklearn_gn.data.chunks import check_numbers
+from sklearn_gn.data.row_checks import NAMED, ROUNDING, row_codes
 from sklearn_gn.optim.stop import counted
 
 _ADVICE_ON_TEXT = (
@@ -37,7 +39,6 @@ _OF_TEXT = re.compile("could not convert|Cannot cast")  # NumPy, pandas' categor
 _NO_LABEL = ("None", "nan", "<NA>", "NaT")  # missing labels as text
 _MISSING = "Input X contains NaN."
 _INFINITE = "Input X contains infinity or a value too large for dtype('float64')."
-_SHORT = 30  # characters of a text that a message repeats
 _LEXICOGRAPHIC_COLUMNS = 16
 _ADVICE_ON_CODES = (
     "For classes in one-hot code give the labels, y.argmax(axis=1), or "
@@ -91,14 +92,8 @@ def validate_data(estimator, *data, **checks):
         raise ValueError(text) from None
     for name, array in zip("Xy", checked, strict=True) if len(data) == 2 else ():
         array = array.data if sparse.issparse(array) else array
-        if array.dtype.kind != "f":
-            continue
-        largest = max(np.max(array, initial=0), -np.min(array, initial=0))
-        if largest > 1e300:  # differences of such numbers may overflow
-            raise ValueError(
-                f"{name} holds a number of size {largest:.3g}; the largest that can be "
-                f"fitted is 1e+300. Give {name} in larger units."
-            )
+        if array.dtype.kind == "f":
+            check_numbers(array, name)
     return checked
 
 
@@ -159,10 +154,9 @@ def _text_in(error, table, name, advice):
                 np.float64(value)
             except (TypeError, ValueError):
                 text = str(value)
-                short = text if len(text) <= _SHORT else f"{text[:_SHORT]}..."
                 if name == "X" and _is_date(text):
                     advice = _ADVICE_ON_DATES
-                return f"{where} holds text ({short!r}): {advice}."
+                return f"{where} holds text ({reprlib.repr(text)}): {advice}."
     return None
 
 
@@ -280,7 +274,7 @@ def feature_spread(X, n_rows=1000):
     sample = X[:: max(1, X.shape[0] // n_rows)]
     with np.errstate(all="ignore"):
         deviation = sample.std(axis=0)
-        rounding = 16 * np.finfo(np.float64).eps * np.abs(sample).max(axis=0, initial=0)
+        rounding = ROUNDING * np.abs(sample).max(axis=0, initial=0)
         varying = deviation > rounding
         spread = np.ptp(np.log(deviation[varying])) if varying.any() else 0.0
         return float(np.exp(spread)) if np.isfinite(spread) else 1.0

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from numbers import Real
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,8 +118,13 @@ class TableChunks(Blocks):
         if not features:
             raise ValueError("features: the table has no column to predict from.")
         target = target if isinstance(target, str) else targets
-        columns = partial(_columns_of, features, target, weights)
-        super().__init__(handles, read, engine, columns)
+        super().__init__(
+            handles,
+            read,
+            engine,
+            # A tuple of features, target and weights of a block; it is pickled.
+            itemgetter(features, target, *weights),
+        )
 
 
 def arrays_of_one_length(X, y, sample_weight):
@@ -180,11 +185,6 @@ def engine_of(chunks):
     """Return what sums chunks where they live; None if they are read here."""
     engine = getattr(chunks, "engine", None)
     return None if engine is None else engine()
-
-
-def _columns_of(features, target, weights, block):
-    """Return features, target and weights of a block of the table."""
-    return block[features], block[target], *(block[name] for name in weights)
 
 
 def _blocks_of(table):

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_gn.data.row_checks import HALF_THE_DIGITS, ROUNDING
 from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg import factors
 
 _FAR = 1e12  # in standard deviations of the training data
-_ROUNDING = 16 * np.finfo(float).eps  # of deviations, relative to their centre
-_TINY, _HALF_THE_DIGITS = np.finfo(float).tiny, math.sqrt(np.finfo(float).eps)
+_TINY = np.finfo(float).tiny
 _GAP = 10  # ratio of the sizes of two targets that are in different units
 # Distances from the quartiles, in distances between them, inside which the outermost
 # cells are limits; cells beyond the first one are far.
@@ -96,7 +96,7 @@ class Units(NamedTuple):
         # the smaller ones would be left to chance. One quantity measured at many places
         # may spread over several powers of ten without such a gap. A constant, also one
         # up to rounding, has no unit.
-        sizes = np.sort(y_scale[y_scale > _ROUNDING * np.abs(y_center)])
+        sizes = np.sort(y_scale[y_scale > ROUNDING * np.abs(y_center)])
         first_of_group = sizes[1:][sizes[1:] / _GAP > sizes[:-1]]
         group = np.searchsorted(first_of_group, y_scale, side="right")
         for g in np.unique(group):
@@ -138,7 +138,7 @@ class Units(NamedTuple):
             size, y = np.ptp(x, axis=0), y / np.maximum(np.ptp(y, axis=0), _TINY)
             weight = weight[:, None] / np.sum(weight)
             products = (weight * (y - np.sum(weight * y, axis=0))).T @ x / size
-            key = -np.round(np.linalg.norm(products, axis=0) / _HALF_THE_DIGITS)
+            key = -np.round(np.linalg.norm(products, axis=0) / HALF_THE_DIGITS)
         found: list[int] = []
         for j in np.argsort(key, kind="stable").tolist():
             alike = (i for i in found if key[i] == key[j])
@@ -283,7 +283,7 @@ def moments(A, weight):
     scaled -= center
     largest = np.maximum(scaled.max(axis=0), -scaled.min(axis=0))
     deviation = np.sqrt(weight @ np.square(scaled, out=scaled))
-    rounding = _ROUNDING * np.abs(center)
+    rounding = ROUNDING * np.abs(center)
     deviation = np.where(deviation > rounding, deviation, largest)
     with np.errstate(over="ignore"):  # of sizes below the normal numbers
         deviation = np.where(largest > rounding, deviation, 1 / size)

@@ -22,7 +22,7 @@ _TIMES = np.arange(39, 51)  # hundredths
 _CENTRES = np.array([[0.2, 0.2], [0.6, 0.8], [0.3, 0.6]])  # of the sources
 
 # Reactions r_ij, i < j: sigmoids that are 0.001 at u_i and 0.999 at u_j.
-_LEVELS = 5.0 + 6.0 * np.arange(11)
+_LEVELS = np.linspace(5.0, 65.0, 11)
 _I, _J = np.triu_indices(len(_LEVELS), k=1)
 _LOGIT = np.log(1e-3 / (1 - 1e-3))
 _RATE = -2 * _LOGIT / (_LEVELS[_J] - _LEVELS[_I])

@@ -21,17 +21,11 @@ from jax import lax
 from sklearn_gn.arrays.blocks import (
     BLOCK_ROWS,
     LEAST_ROWS,
-    sum_own_rows,
+    sum_rows,
     symmetric_of,
     symmetric_product_of,
 )
-from sklearn_gn.arrays.collectives import (
-    all_rows,
-    n_devices,
-    number,
-    of_device_after,
-    total,
-)
+from sklearn_gn.arrays.collectives import AXIS, all_rows, n_devices, total
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.arrays.trees import add, select
 
@@ -257,23 +251,23 @@ def _divided_gramian(parts):
     count, dtype = n_devices(), parts[0].extra.dtype
     n = sum(part.extra.shape[0] for part in parts)
 
+    here = lax.axis_index(AXIS)
+
     def placed(block, row, column):
         whole = jnp.zeros((count * n, count * n), dtype)
         return lax.dynamic_update_slice(whole, block, (row * n, column * n))
 
-    diagonal = placed(_own_gramian(parts), number(), number())
+    diagonal = placed(_own_gramian(parts), here, here)
     lower = jnp.zeros_like(diagonal)
     for distance in range(1, count // 2 + 1):
-        others = of_device_after(parts, distance)
-        after = (number() + distance) % count
+        # The rows of the device whose number is larger by the distance, cyclically.
+        moves = [((k + distance) % count, k) for k in range(count)]
+        others, after = lax.ppermute(parts, AXIS, moves), (here + distance) % count
         if 2 * distance == count:
-            lower = lower + placed(
-                _half_of_blocks(parts, others),
-                jnp.minimum(number(), after),
-                jnp.maximum(number(), after),
-            )
+            ends = jnp.minimum(here, after), jnp.maximum(here, after)
+            lower = lower + placed(_half_of_blocks(parts, others), *ends)
         else:
-            lower = lower + placed(_blocks(parts, others), number(), after)
+            lower = lower + placed(_blocks(parts, others), here, after)
     return total(diagonal + lower + lower.T)
 
 
@@ -306,7 +300,7 @@ def _half_of_blocks(parts, others):
     The lower device multiplies the first half of its points, the other one the second
     half of these; the rest is zero.
     """
-    lower = number() < n_devices() // 2
+    lower = lax.axis_index(AXIS) < n_devices() // 2
     first, second = select(lower, parts, others), select(lower, others, parts)
 
     def own_half(a):
@@ -410,40 +404,38 @@ def _from_inner_products(part, other, k):
 
 
 def normal_matrix(parts):
-    """``J^T J`` of shape (n, n), for fewer parameters than residuals."""
-    return total(sum(_own_normal_matrix(part) for part in parts))
+    """``J^T J`` of shape (n, n), for fewer parameters than residuals.
+
+    Rows are multiplied out in blocks of points.
+    """
+    found = []
+    for part in parts:
+        if library_of(part.dense) is NumPy or any(
+            isinstance(inputs, ScaledAxes) for inputs, _ in part.layers
+        ):
+            found.append(total(_normal_matrix_of_points(part)))
+            continue
+        n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]
+        missing = -n % LEAST_ROWS if n > BLOCK_ROWS else 0
+        by_points = part._replace(
+            dense=part.dense.reshape(n, len(part.dense) // n, part.dense.shape[1]),
+            extra=part.extra.reshape(n, len(part.extra) // n, part.extra.shape[1]),
+        )
+        filled = jax.tree.map(  # the last block, with derivatives of zero
+            lambda a, m=missing: jnp.pad(a, [(0, m)] + [(0, 0)] * (a.ndim - 1)),
+            by_points,
+        )
+        found.append(sum_rows(_normal_matrix_of_points, filled))
+    return sum(found)
 
 
-def _own_normal_matrix(part):
-    """``J^T J`` of a part, whose rows are multiplied out in blocks of points."""
-    if library_of(part.dense) is NumPy or any(
-        isinstance(inputs, ScaledAxes) for inputs, _ in part.layers
-    ):
-        return _of_points(part)
-    n = part.layers[0][1].shape[0] if part.layers else part.extra.shape[0]
-    missing = -n % LEAST_ROWS if n > BLOCK_ROWS else 0
-
-    def filled(a):  # the last block, with derivatives of zero
-        return jnp.pad(a, [(0, missing)] + [(0, 0)] * (a.ndim - 1))
-
-    def by_points(rows):
-        return filled(rows.reshape(n, rows.shape[0] // n, rows.shape[1]))
-
-    part = part._replace(
-        layers=jax.tree.map(filled, part.layers),
-        dense=by_points(part.dense),
-        extra=by_points(part.extra),
+def _normal_matrix_of_points(part):
+    """``J^T J`` of a part whose rows may stand point by point."""
+    dense, extra = (
+        a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+        for a in (part.dense, part.extra)
     )
-    return sum_own_rows(_of_points, part)
-
-
-def _of_points(part):
-    def by_rows(a):
-        return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
-
-    dense, extra = by_rows(part.dense), by_rows(part.extra)
-    part = part._replace(dense=dense, extra=extra)
-    rows = _weights(part)
+    rows = _weights(part._replace(dense=dense, extra=extra))
     if extra.shape[1]:
         rows = _one_after_another([rows, extra], axis=1)
     return library_of(rows).symmetric_product(rows.T)

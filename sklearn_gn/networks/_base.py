@@ -70,16 +70,11 @@ def checked_sizes(name, value):
     return tuple(map(int, sizes))
 
 
-def check_size(name, value):
-    """Raise a ValueError where a parameter is no positive integer."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}.")
-
-
-def check_positive(name, value):
-    """Raise a ValueError where a parameter is no positive number."""
-    if not isinstance(value, Real) or not value > 0:
-        raise ValueError(f"{name} must be positive, got {value!r}.")
+def check_positive(name, value, kind=Real):
+    """Raise a ValueError where a parameter is no positive number, or no Integral."""
+    if not isinstance(value, kind) or isinstance(value, bool) or not value > 0:
+        what = "positive" if kind is Real else "a positive integer"
+        raise ValueError(f"{name} must be {what}, got {value!r}.")
 
 
 def initial_parameters(network, rng, x):

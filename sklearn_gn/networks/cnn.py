@@ -1,6 +1,7 @@
 """Convolutional network for images."""
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.networks._base import Network, check_size, checked_sizes
+from sklearn_gn.networks._base import Network, check_positive, checked_sizes
 
 
 @dataclass(eq=False)
@@ -47,7 +48,7 @@ class CNN(Network):
                 "image_shape must be (height, width) or (height, width, channels), got "
                 f"{self.image_shape!r}."
             )
-        check_size("kernel_size", self.kernel_size)
+        check_positive("kernel_size", self.kernel_size, Integral)
         if min(shape[:2]) < 2**n_poolings:
             raise ValueError(
                 f"image_shape={self.image_shape!r} is too small: {n_poolings + 1} "

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.networks._base import Network, check_positive, check_size
+from sklearn_gn.networks._base import Network, check_positive
 
 
 @dataclass(eq=False)
@@ -51,7 +52,7 @@ class NeuralODE(Network):
     def check(self) -> None:
         """Raise a ValueError where a parameter is out of its range."""
         for name in ("width", "n_cells", "n_levels"):
-            check_size(name, getattr(self, name))
+            check_positive(name, getattr(self, name), Integral)
         for name in ("final_time", "input_gain"):
             check_positive(name, getattr(self, name))
 

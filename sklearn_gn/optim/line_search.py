@@ -47,15 +47,6 @@ def line_minimum(derivatives, slope, *, flat, max_iter):
     return length, lower, found
 
 
-def insufficient_decrease(new, loss, length, slope):
-    """Whether a step fails Armijo's condition (1e-4), or ends where the loss is NaN.
-
-    ``slope`` is the derivative along the direction. Works on numbers and on traced
-    arrays.
-    """
-    return (new > loss + 1e-4 * length * slope) | (new != new)
-
-
 def backtrack(evaluate, rejected, length, *, halvings=30, while_loop=None):
     """Halve a step until it is no longer rejected, or after ``halvings``.
 

@@ -52,12 +52,6 @@ def probabilities(values):
     return library_of(values).softmax(all_classes(values))
 
 
-def is_true_class(label, n_classes):
-    """Mask of shape (n, C)."""
-    classes = namespace(label).arange(n_classes, dtype=label.dtype)
-    return label[:, None] == classes[None, :]
-
-
 # --- the cross-entropy by its margin -------------------------------------------------
 
 

@@ -36,7 +36,6 @@ _SHRINK = 0.5  # of the radius, where no step is trusted
 _TRIALS = 5  # at most, for one radius
 _RAISE = 16.0  # of the shift, where a factorisation fails
 _LARGEST_CHANGE = 100.0  # of the shift from one factor to the next
-_LEAST_DECAY = 0.02
 _FIRST_SHIFT = 1e-3  # relative to the largest diagonal element of the Gramian
 
 
@@ -73,7 +72,11 @@ def longest_trusted(shifts, region, lowest):
             shortest_untrusted = min(length, shortest_untrusted)
         if longest_trusted and (float(best.gain_ratio) < _HIGH or shifts.at_floor):
             break
-        target = length * _length_ratio(gain, trusted)
+        # The gain ratio says which length is to be tried next.
+        missing = (1 - _AIM) / max(1 - gain, 1e-3) if math.isfinite(gain) else 0.0
+        power, most = (_POWER, _LONGER) if trusted else (_POWER_BEYOND, _SHORTER)
+        ratio = max(missing ** (1 / power), 1.0 if trusted else _SHORTEST)
+        target = length * min(ratio, most)
         if 0 < longest_trusted and shortest_untrusted < math.inf:
             if shortest_untrusted < _GAP * longest_trusted:
                 break
@@ -85,16 +88,6 @@ def longest_trusted(shifts, region, lowest):
         radius, shift = radius * (_SHORTEST if best is None else _SHRINK), shifts.shift
     dtype = region.radius.dtype
     return best, Region(np.asarray(radius, dtype), np.asarray(shift, dtype))
-
-
-def _length_ratio(gain, trusted):
-    """The length to try next, relative to a step with this gain ratio."""
-    if not math.isfinite(gain):
-        return _SHORTEST
-    missing = (1 - _AIM) / max(1 - gain, 1e-3)
-    if trusted:
-        return min(max(missing ** (1 / _POWER), 1.0), _LONGER)
-    return min(max(missing ** (1 / _POWER_BEYOND), _SHORTEST), _SHORTER)
 
 
 class Shifts:
@@ -140,7 +133,7 @@ class Shifts:
         """
         size = float(found.length)
         if size > 0 and length > 0:
-            decay = min(max(float(found.decay), _LEAST_DECAY), 1.0)
+            decay = min(max(float(found.decay), float(np.finfo(float).eps)), 1.0)
             ratio = size / length
             change = 1 + (ratio - 1) / decay if ratio > 1 else ratio ** (1 / decay)
             change = min(max(change, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)

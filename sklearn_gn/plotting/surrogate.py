@@ -197,8 +197,18 @@ class SurrogateDisplay(Display):
             size, layout = (3.8, 3.2), "constrained"
             kwargs = {"aspect": "auto", **kwargs}
         else:
+            # Fields of one sample stand side by side, with an empty column between.
+            gap = ((0, 0), (0, 1))
             images = [
-                tuple(_side_by_side(a, self.shape) for a in pair)
+                tuple(
+                    np.hstack(
+                        [
+                            np.pad(field, gap, constant_values=np.nan)
+                            for field in values.reshape(-1, *self.shape)
+                        ]
+                    )[:, :-1]
+                    for values in pair
+                )
                 for pair in zip(self.true, self.predicted, strict=True)
             ]
             height, width = images[0][0].shape
@@ -361,11 +371,3 @@ def _relative_errors(true, predicted):
     """``|predicted - true| / |true|`` by row; absolute where the truth is zero."""
     size = np.linalg.norm(true, axis=1)
     return np.linalg.norm(predicted - true, axis=1) / np.where(size > 0, size, 1)
-
-
-def _side_by_side(values, shape):
-    """Fields of one sample side by side, with an empty column between them."""
-    fields = values.reshape(-1, *shape)
-    gap = np.full((shape[0], 1), np.nan)
-    parts = [part for field in fields for part in (gap, field)]
-    return np.hstack(parts[1:])

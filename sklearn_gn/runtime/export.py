@@ -193,33 +193,24 @@ def _scaler(center, scale):
     return scaler
 
 
-def mean_of_regressors(members: list, shares: Any) -> BaseEstimator:
-    """Return the mean of regressors of one target, with these shares."""
-    from sklearn.ensemble import VotingRegressor
+def mean_of(members: list, shares: Any, classes: Any = None) -> BaseEstimator:
+    """Return the mean of regressors of one target, with these shares.
 
-    return _voting(VotingRegressor, members, shares)
-
-
-def mean_of_classifiers(members: list, shares: Any, classes: Any) -> BaseEstimator:
-    """Return the mean of the probabilities of classifiers, with these shares.
-
-    Their labels are encoded.
+    Of classifiers, whose labels are encoded, it is that of the probabilities.
     """
-    from sklearn.ensemble import VotingClassifier
+    from sklearn.ensemble import VotingClassifier, VotingRegressor
     from sklearn.preprocessing import LabelEncoder
-
-    words = {"voting": "soft", "flatten_transform": False}
-    model = _voting(VotingClassifier, members, shares, **words)
-    model.le_ = LabelEncoder().fit(classes)
-    model.classes_ = model.le_.classes_
-    return model
-
-
-def _voting(cls, members, shares, **words):
     from sklearn.utils import Bunch
 
     named = [(f"member{number}", member) for number, member in enumerate(members)]
-    model = cls(named, weights=np.array(shares, np.float64), **words)
+    weights = np.array(shares, np.float64)
+    if classes is None:
+        model = VotingRegressor(named, weights=weights)
+    else:
+        words = {"voting": "soft", "flatten_transform": False}
+        model = VotingClassifier(named, weights=weights, **words)
+        model.le_ = LabelEncoder().fit(classes)
+        model.classes_ = model.le_.classes_
     model.estimators_ = list(members)
     model.named_estimators_ = Bunch(**dict(named))
     return model

@@ -96,7 +96,10 @@ class _Hasher(NumpyHasher):
         if kind in _PARTS:
             return str, (kind.__name__,), _parts_of(obj, _PARTS[kind])
         if isinstance(obj, type | types.FunctionType):
-            if _is_installed(obj):
+            module = found = sys.modules.get(obj.__module__)
+            for name in obj.__qualname__.split("."):
+                found = getattr(found, name, None)
+            if found is obj and _comes_installed(module):  # under its name
                 return obj.__qualname__
             of = _class_parts if isinstance(obj, type) else _function_parts
             return str, (obj.__name__,), of(obj)
@@ -168,14 +171,6 @@ def _nested(code):
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _nested(constant)
-
-
-def _is_installed(value):
-    """Whether an installed package has a function or class under its name."""
-    module = found = sys.modules.get(value.__module__)
-    for name in value.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is value and _comes_installed(module)
 
 
 def _comes_installed(module):

@@ -298,7 +298,8 @@ def _as_text(positions, kind):
     """Return positions in the user's units as text, dates as dates."""
     if kind is None:
         return [f"{t:.6g}" for t in positions]
-    return [dates.as_text(t) for t in positions]
+    seconds = dates.from_days(positions).astype("datetime64[s]")
+    return [str(t).removesuffix("T00:00:00") for t in seconds]
 
 
 def warn_of_room(model, prepared, options, kind, found):

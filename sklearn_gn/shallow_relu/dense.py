@@ -24,7 +24,7 @@ from jax import lax
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import map_rows, sum_rows
-from sklearn_gn.arrays.collectives import all_rows, n_devices, number, total
+from sklearn_gn.arrays.collectives import AXIS, all_rows, n_devices, total
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.linalg.factors import singular_triplets
 from sklearn_gn.linalg.least_squares import filter_factors, triangular_factor
@@ -303,10 +303,10 @@ def _rows_at(x, mass, drawn):
     place = drawn * ends[-1]
     owner = jnp.searchsorted(ends, place, side="right")
     owner = jnp.minimum(owner, n_devices() - 1)
-    before = ends[number()] - mass[-1]
-    index = jnp.searchsorted(mass, place - before, side="right")
+    here = lax.axis_index(AXIS)
+    index = jnp.searchsorted(mass, place - (ends[here] - mass[-1]), side="right")
     found = x[jnp.minimum(index, last)]
-    return total(jnp.where((owner == number())[..., None], found, 0))
+    return total(jnp.where((owner == here)[..., None], found, 0))
 
 
 def insert(net, rows, options, draw, n_tried):

@@ -26,6 +26,7 @@ from sklearn_gn.base import (
 )
 from sklearn_gn.data.chunks import (
     check_on_one_device,
+    class_numbers,
     first_chunk,
     labels_of,
     takes_only_chunks,
@@ -540,6 +541,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             )
         solver = self._solver_object()
         rng = check_random_state(self.random_state)
+        class_numbers(self.classes_, y[weight > 0], "y")  # all labels are known
         X, code, weight = self._encode_weighted(X, y, weight)
         X, kept, weight, _ = problem.distinct_rows(X, code, weight, solver)
         task = problem.batch_task(self, solver, X, code, kept, weight, rng)

@@ -27,7 +27,6 @@ from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
 from sklearn_gn.linalg.factors import spectrum
 from sklearn_gn.optim.multinomial import (
     all_classes,
-    is_true_class,
     margins,
     root_curvature,
     solve_rows,
@@ -129,7 +128,8 @@ def competitor_directions(split, n_competitors):
     curvatures = [xp.zeros((n, 0), left.dtype)]
     directions = [xp.zeros((n, 0, n_classes), left.dtype)]
     for _ in range(n_competitors):
-        first = is_true_class(xp.argmax(left, axis=1), n_classes)
+        largest = xp.argmax(left, axis=1)
+        first = largest[:, None] == xp.arange(n_classes, dtype=largest.dtype)[None]
         mass, share = xp.sum(left, axis=1), xp.max(left, axis=1)
         left = xp.where(first, 0, left)
         # Summed again: mass - share would lose the digits of a small remainder.

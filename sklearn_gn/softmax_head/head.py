@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.collectives import everywhere, total
+from sklearn_gn.arrays.collectives import n_devices, total
 from sklearn_gn.arrays.extremes import largest_size
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
 from sklearn_gn.optim.multinomial import all_classes, cross_entropy, margins, to_columns
@@ -193,11 +193,12 @@ def evaluate(head, rows, penalty, intercept, dual=None):
     start = (*zeros, xp.zeros(4, head.bias.dtype), xp.bool_(True))
     arrays = rows.x, rows.label, weight
     *sums, separated = over_blocks(body, start, arrays, n_classes)
-    (by_weight, by_bias, means), separated = total(tuple(sums)), everywhere(separated)
+    sums = *sums, separated.astype(xp.int32)
+    by_weight, by_bias, means, n_separated = total(sums)
     gradient = AffineHead(by_weight + penalty * head.weight, intercept * by_bias)
     loss = means[0] + 0.5 * xp.sum(penalty * head.weight**2)
     norms = gradient_norms(gradient, dual)
-    return Evaluation(loss, gradient, *means[1:], separated, *norms)
+    return Evaluation(loss, gradient, *means[1:], n_separated == n_devices(), *norms)
 
 
 def errors(logits, label, weight):

@@ -24,7 +24,7 @@ from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import NumPy, library_of
 from sklearn_gn.arrays.trees import add
-from sklearn_gn.optim.line_search import backtrack, insufficient_decrease
+from sklearn_gn.optim.line_search import backtrack
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import penalty
 from sklearn_gn.softmax_head.head import (
@@ -265,8 +265,8 @@ def newton_step(data, state):
 
     def rejected(length, found):
         loss, size = float(found[1].loss), float(found[1].grad_max)
-        if resolved:
-            return insufficient_decrease(loss, state.loss, length, slope)
+        if resolved:  # by Armijo's condition, which NaN fails
+            return not loss <= float(state.loss) + 1e-4 * length * slope
         return not (size <= state.grad_max / 2 and loss <= state.loss + rounding)
 
     moved, evaluation, stop = False, None, None

@@ -344,7 +344,7 @@ def all_probabilities(head, x):
 
     def write(k, out):
         part = probabilities(values(head, library.rows_from(x, k * block, block)))
-        return library.with_rows(out, part, k * block)
+        return library.with_part(out, part, k * block, 0)
 
     # A last block that would reach beyond the end is moved back.
     empty = library.xp.zeros(shape, head.bias.dtype)

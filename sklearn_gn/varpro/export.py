@@ -28,7 +28,7 @@ def to_sklearn(estimator):
             else:
                 network = _member_network(member)
                 each.append(export.classifier(network, scaling, encoded, names))
-        return export.mean_of_classifiers(each, share[:, 0], classes)
+        return export.mean_of(each, share[:, 0], classes)
     means, n_targets = [], len(scaling.y_center)
     share = np.broadcast_to(share, (len(net), n_targets))
     y_scale = np.broadcast_to(scaling.y_scale, n_targets)
@@ -43,7 +43,7 @@ def to_sklearn(estimator):
             last = weights[-1][:, [k]], biases[-1][[k]]
             network = [*weights[:-1], last[0]], [*biases[:-1], last[1]], name
             each.append(export.regressor(DenseNetwork(*network), units, names))
-        means.append(export.mean_of_regressors(each, share[:, k]))
+        means.append(export.mean_of(each, share[:, k]))
     return means[0] if estimator._single_target else export.one_each(means)
 
 

@@ -41,16 +41,6 @@ def test_results_do_not_depend_on_the_global_flag(solver, flag):
     np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
-def test_scope_is_local_to_the_thread():
-    seen = []
-    with backend.scope("float64"):
-        thread = threading.Thread(target=lambda: seen.append(jax.config.jax_enable_x64))
-        thread.start()
-        thread.join()
-        assert jnp.zeros(1).dtype == np.float64
-    assert seen == [False]
-
-
 def test_out_of_memory_is_a_memory_error_with_the_size():
     with pytest.raises(MemoryError, match=r"allocat.*\d.*dtype='float32'"):
         with backend.scope("float64", "cpu"):
@@ -123,15 +113,6 @@ def test_cpu_device_gives_the_default_result():
     model = regressor()
     a, b = clone(model).fit(X, y), clone(model).set_params(device="cpu").fit(X, y)
     np.testing.assert_allclose(a.predict(X), b.predict(X), rtol=1e-8)
-
-
-def test_buckets_are_few_and_waste_little():
-    sizes = np.arange(1, 200_000, 37)
-    buckets = np.array([backend.row_bucket(int(n)) for n in sizes])
-    assert (buckets >= sizes).all()
-    assert len(np.unique(buckets)) < 40
-    large = sizes > 1024
-    assert (buckets[large] <= 1.25 * sizes[large]).all()
 
 
 @pytest.mark.parametrize("setting", [None, "XLA_CLIENT_MEM_FRACTION"])

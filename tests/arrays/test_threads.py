@@ -41,11 +41,6 @@ def test_results_do_not_depend_on_the_number_of_threads(small_blocks, monkeypatc
     np.testing.assert_array_equal(found[0], found[0].T)
 
 
-def test_two_threads_work_at_the_same_time(two_threads):
-    both = threading.Barrier(2, timeout=10)
-    threads.in_threads([both.wait, both.wait])
-
-
 def test_calling_thread_does_not_wait_for_threads_that_are_busy(two_threads):
     go_on, done = threading.Event(), []
     n_busy = threads._pool()._max_workers

@@ -1,7 +1,11 @@
 """Copies of rows and heavy tails of residuals, which mislead the evidence."""
 
+import re
+import warnings
+
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import (
     FGNSoftmaxHead,
@@ -22,18 +26,27 @@ def zeros(X):
     return np.zeros((len(X), 1))
 
 
+def n_copies(X, y, weight=None):
+    """Number of copies that the diagnosis of a fit names."""
+    model = FGNSoftmaxHead() if y.dtype.kind == "U" else ShallowReLURegressor(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        text = str(model.set_params(max_iter=2).fit(X, y, weight).diagnose())
+    found = re.search(r"(\d+) of \d+ rows repeat", text)
+    return int(found[1]) if found else 0
+
+
 def test_copies_are_counted_but_not_repeats_by_chance():
     X, y = data()
     drawn = np.random.RandomState(1).randint(200, size=500)
-    checks = checked_rows(X[drawn], y[drawn], None, zeros)
-    assert checks.n_copies == 500 - len(np.unique(drawn))
+    assert n_copies(X[drawn], y[drawn]) == 500 - len(np.unique(drawn))
     weight = np.zeros(500)
     weight[np.unique(drawn, return_index=True)[1]] = 2.0  # one row of each
-    assert checked_rows(X[drawn], y[drawn], weight, zeros).n_copies == 0
+    assert n_copies(X[drawn], y[drawn], weight) == 0
     coarse = np.round(X)
-    assert checked_rows(coarse, np.round(y, 1), None, zeros).n_copies == 0
+    assert n_copies(coarse, np.round(y, 1)) == 0
     labels = np.where(y > 0, "a", "b")
-    assert checked_rows(X[drawn], labels[drawn], None, None).n_copies > 0
+    assert n_copies(X[drawn], labels[drawn]) > 0
 
 
 def test_frequent_targets_of_few_different_rows_are_no_copies():
@@ -41,11 +54,11 @@ def test_frequent_targets_of_few_different_rows_are_no_copies():
     coarse = rng.randint(3, size=(500, 2)).astype(float)
     rare = np.where(rng.uniform(size=500) < 0.1, "ill", "well")
     counts = rng.poisson(0.3, 500).astype(float)
-    assert checked_rows(coarse, rare, None, None).n_copies == 0
-    assert checked_rows(coarse, counts, None, zeros).n_copies == 0
+    assert n_copies(coarse, rare) == 0
+    assert n_copies(coarse, counts) == 0
     X, _ = data()
     twice = np.tile(np.arange(200), 2)  # of other features they are
-    assert checked_rows(X[twice], rare[twice], None, None).n_copies == 200
+    assert n_copies(X[twice], rare[twice]) == 200
 
 
 def test_far_rows_are_named_by_their_numbers_in_the_data():

@@ -75,7 +75,7 @@ def test_columns_that_are_no_numbers_are_named(kind):
             kind().fit(pd.DataFrame({"a": pd.array(y), "b": column}), y)
     document = "the best of times, the worst of times " * 100
     rows = [document] * 6
-    match = r"^X holds text \('the best of times, the worst o\.\.\.'\): .* TfidfVec"
+    match = r"^X holds text \('the best of.*\.\.\..*'\): .* TfidfVec"
     for X in (rows, np.array(rows), [[document, 1.0]] * 6, pd.Series(rows)):
         with pytest.raises(ValueError, match=match) as caught:
             kind().fit(X, y)

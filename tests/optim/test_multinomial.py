@@ -134,34 +134,6 @@ def test_newton_direction_solves_the_newton_system():
     np.testing.assert_array_equal(ravel_pytree(again)[0], ravel_pytree(found)[0])
 
 
-def test_newton_steps_with_backtracking_find_the_optimum():
-    here, objective, product_at = regression(3)
-
-    @jax.jit
-    def step(here):
-        loss, gradient = jax.value_and_grad(objective)(here)
-        direction, _ = multinomial.newton_direction(
-            product_at(here), gradient, forcing=1e-6, max_iter=100
-        )
-        slope = ravel_pytree(direction)[0] @ ravel_pytree(gradient)[0]
-
-        def at(length):
-            return jax.tree.map(lambda p, d: p + length * d, here, direction)
-
-        length, _ = line_search.backtrack(
-            lambda length: objective(at(length)),
-            lambda length, new: line_search.insufficient_decrease(
-                new, loss, length, slope
-            ),
-            jnp.ones_like(loss),
-        )
-        return at(length), gradient
-
-    for _ in range(12):
-        here, gradient = step(here)
-    assert np.abs(ravel_pytree(gradient)[0]).max() < 1e-10
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(
     ("largest", "halvings", "length", "trials"),

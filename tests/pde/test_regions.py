@@ -130,7 +130,7 @@ def test_value_and_flux_are_continuous_on_a_circle(residual, domain):
 @pytest.mark.parametrize(
     ("residual", "expected"),
     [
-        (
+        pytest.param(
             beam,
             lambda u, v: [
                 10 * u[3] - v[3],
@@ -138,6 +138,7 @@ def test_value_and_flux_are_continuous_on_a_circle(residual, domain):
                 5.5 * (u[1] - v[1]),
                 5.5 * (u[0] - v[0]),
             ],
+            marks=pytest.mark.slow,
         ),
         (not_a_flux, lambda u, v: [5.5 * (u[1] - v[1]), 5.5 * (u[0] - v[0])]),
     ],
@@ -202,7 +203,6 @@ def test_steps_across_axes_cut_the_domain():
     assert places(lambda u, x: load(x[1] > 0.25, 1, 0), box)[1] == [0.25]
     for smooth in (
         lambda u, x: jnp.tanh(1e4 * (x[0] - 0.5)),
-        lambda u, x: jnp.abs(x[0] - 0.5),
         lambda u, x: load(u(x) > 3.5, 1, 0),  # of the solution
         lambda u, x: jnp.floor(20 * x[0]),  # a table
     ):
@@ -249,7 +249,8 @@ def test_doses_that_are_given_from_one_time_to_another():
     problem = Problem(
         dosed, Interval(0, 2), [Initial(1.0)], coefficients={"k": Unknown(0.5)}
     )
-    solver = PINNSolver(problem, hidden_layer_sizes=(8,), max_iter=40, random_state=0)
+    sizes = {"hidden_layer_sizes": (6,), "n_interior": 40}
+    solver = PINNSolver(problem, **sizes, max_iter=40, random_state=0)
     solver.fit(t[::5, None], exact(t[::5]))
     assert_allclose(solver.predict(t[:, None]), exact(t), atol=1e-6)
     assert solver.coefficients_["k"] == pytest.approx(k, abs=1e-6)

@@ -156,6 +156,10 @@ def test_exponents_of_crossing_interfaces():
     assert found.exponents == pytest.approx((first, 2 - first), abs=1e-7)
     assert found.place == (0, 0)
     assert found.cutoff == math.inf
+
+
+@pytest.mark.slow
+def test_exponents_of_the_corners_of_an_inclusion():
     inclusion = of_pieces((Box(x=(-0.4, 0.4), y=(-0.3, 0.3)), 10.0))
     corners = rough_corners(inclusion)[:4]
     places = {corner.place for corner in corners}

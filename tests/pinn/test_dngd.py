@@ -1,6 +1,5 @@
 """D-NGD: the residuals' Jacobian in factors, and the step."""
 
-from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -13,7 +12,6 @@ from benchmarks._literature import PoissonBall
 from sklearn_gn.arrays import backend, blocks
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.linalg.low_rank import nystrom, preconditioner
 from sklearn_gn.networks import MLP
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.first_order import ssbroyden
@@ -33,10 +31,8 @@ from sklearn_gn.pde import (
     hessian,
 )
 from sklearn_gn.pde.problems import Kovasznay
-from sklearn_gn.pinn import baselines, dngd, pieces
-from sklearn_gn.pinn import iteration as collocation
-from sklearn_gn.pinn.enrichment import enriched
-from sklearn_gn.pinn.iteration import Sampler, batch_of, losses_of_classes
+from sklearn_gn.pinn import dngd, pieces
+from sklearn_gn.pinn.iteration import batch_of, losses_of_classes
 from sklearn_gn.pinn.model import (
     ClassModel,
     DerivativeRows,
@@ -73,14 +69,6 @@ def third(u, x):
 def twisted(u, x):
     bend = hessian(u)(x)
     return bend[0, 0] + bend[0, 1] + u(x) * bend[1, 1]
-
-
-def discovery(u, x, a, b, c):
-    return d(u, "t") + a * u + b * d(u, "x") + c * d(u, "x", "x")
-
-
-def anisotropic(u, x, a, b):
-    return a * d(u, "x", "x") + b * d(u, "y", "y")
 
 
 SQUARE = Box(x=(0.0, 1.0), y=(-1.0, 1.0))
@@ -156,26 +144,6 @@ residuals_of = jax.jit(residuals, static_argnames="model")
 dense_of = jax.jit(dense)
 
 
-@pytest.mark.parametrize(
-    ("residual", "axes", "start", "second"),
-    [
-        (discovery, "xt", dict.fromkeys("abc", Unknown(0.0)), (((0, 0),),)),
-        (
-            anisotropic,
-            "xy",
-            dict.fromkeys("ab", Unknown(1.0)),
-            (((0, 0),), ((1, 1),)),
-        ),
-    ],
-    ids=["zero", "equal"],
-)
-def test_rows_are_those_of_all_coefficients_to_come(residual, axes, start, second):
-    domain = Box(**{axis: (0.0, 1.0) for axis in axes})
-    problem = Problem(residual, domain, coefficients=start)
-    initial = np.array([unknown.initial for unknown in start.values()])
-    assert rows_and_sizes(problem, initial)[0] == (DerivativeRows((0, 1), second),)
-
-
 def test_the_size_of_a_residual_is_its_change_with_a_solution_of_size_one():
     def residual(u, x, k):
         return 3 * d(u, "x", "x")(x) - k * d(u, "y")(x) + 7 * u(x) - 1000.0
@@ -188,22 +156,6 @@ def test_the_size_of_a_residual_is_its_change_with_a_solution_of_size_one():
     interior = np.sqrt((3 * 4**2) ** 2 + (2 / 2) ** 2 + 7**2)
     np.testing.assert_allclose(np.ravel(sizes[:2]), [interior, 1.0], rtol=1e-10)
     assert 1 / 2 < sizes[2][0] < 4
-
-
-def test_the_size_of_a_residual_of_high_order_knows_no_waves():
-    """A wave of the solution may be fast, and its fourth derivative huge."""
-
-    def vibration(u, x):
-        return d(u, "t", "t")(x) + d(u, "x", "x", "x", "x")(x)
-
-    start = Initial(lambda x: jnp.sin(3 * jnp.pi * x[0]))
-    problem, _ = enriched(Problem(vibration, Box(x=(0, 1), t=(0, 1)), [start]), [])
-    assert problem.added["waves"]
-    sizes = [
-        rows_and_sizes(kind, np.zeros(0))[1]
-        for kind in (problem, replace(problem, added={}))
-    ]
-    np.testing.assert_allclose(*sizes, rtol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -226,28 +178,6 @@ def test_a_network_of_the_user_has_the_same_residuals_and_gramian(name):
     again, found = find(theirs, params._replace(layers=layers))
     np.testing.assert_allclose(again, r, rtol=1e-10, atol=1e-11)
     np.testing.assert_allclose(found, matrix, atol=1e-10 * np.abs(matrix).max())
-
-
-def test_rows_are_those_of_all_faces():
-    problem = Problem(third, Box(x=(0, 1), y=(0, 1)), (Neumann(0.0, n_points=1),))
-    assert rows_and_sizes(problem, np.zeros(0))[0][1] == DerivativeRows((0, 1), ())
-
-
-def test_residuals_that_attract_points_have_the_axes_of_the_draw(monkeypatch):
-    seen = []
-
-    def residuals(model, net, batches, like):
-        seen.append(batches[0].axes)
-        return np.ones(len(batches[0].x))
-
-    monkeypatch.setattr(collocation.pieces, "residuals", residuals)
-    sampler = Sampler(4, 0, "residual", "float64")
-    problem = replace(PROBLEMS["ball"], n_laplacian_directions=2)
-    kinds = problem.residual_classes()
-    model = Model(problem, (), tuple(ClassModel(kind, None) for kind in kinds))
-    (batch,) = sampler.draw(model, 0, 0, 1, net=())
-    assert len(batch.x) == 4
-    np.testing.assert_array_equal(batch.axes, seen[0])
 
 
 def flat(params):
@@ -551,53 +481,6 @@ def test_a_gramian_that_cannot_be_factored_leaves_the_network():
     assert updated_in_region(model, broken, batches, 1.0)[0] is None
 
 
-@pytest.mark.slow
-def test_line_search_takes_the_best_of_its_lengths():
-    model, params, batches = setting("logistic", 12, 6)
-    shift = 1e-3
-    system = pieces.linear_system(model, params, batches)
-    quadratic = dngd.quadratic_model(model, *system)
-    shifts = dngd.shifts_of(
-        model, *system[:2], quadratic, shift, geodesic=False, corrected=False
-    )
-    found = dngd.search_along(model, *system[:2], quadratic, shifts)
-    r, parts = jacobian_of(model, params, batches)
-    matrix, r = np.asarray(dense_of(parts)), np.asarray(r)
-    n = matrix.shape[1]
-    step = -np.linalg.solve(matrix.T @ matrix + shift * np.eye(n), matrix.T @ r)
-    _, unravel = jax.flatten_util.ravel_pytree(params)
-    losses = jax.jit(
-        jax.vmap(
-            lambda t: jnp.sum(
-                residuals(
-                    model,
-                    jax.tree.map(lambda p, v: p + t * v, params, unravel(step)),
-                    batches,
-                )
-                ** 2
-            )
-        )
-    )(0.5 ** np.arange(31))
-    losses = 0.5 * np.asarray(losses)
-    assert float(found.loss) == pytest.approx(losses.min(), rel=1e-6)
-
-
-def test_full_rank_preconditioner_is_the_inverse():
-    rng = np.random.RandomState(0)
-    factor = rng.standard_normal((12, 7))
-    matrix = factor @ factor.T
-    chosen = np.arange(12, dtype=np.int32)
-    shift = 0.3
-
-    @jax.jit
-    def inverse(r):
-        return preconditioner(nystrom(matrix, chosen), shift)(r)
-
-    r = rng.standard_normal(12)
-    expected = np.linalg.solve(matrix + shift * np.eye(12), r)
-    np.testing.assert_allclose(inverse(r), expected, rtol=1e-9)
-
-
 def test_self_scaled_broyden_minimises_a_quadratic_function():
     rng = np.random.RandomState(0)
     factor = rng.standard_normal((12, 12))
@@ -623,21 +506,3 @@ def test_self_scaled_broyden_minimises_a_quadratic_function():
         return jax.lax.scan(step, start, None, length=40)[0][0]
 
     np.testing.assert_allclose(run(np.zeros(12)), goal, atol=1e-8)
-
-
-@pytest.mark.slow
-def test_quasi_newton_memory_does_not_compare_gradients_of_different_points():
-    model, params, batches = setting("logistic")
-    others = tuple(batch._replace(x=0.9 * batch.x) for batch in batches)
-    iterate = partial(baselines.iterate, model, name="ssbroyden")
-    words = {"rates": np.ones(1)}
-    net, memory = params, baselines.empty_memory(params, "ssbroyden")
-    for _ in range(3):
-        net, memory, *_ = iterate(net, memory, batches, **words)
-    kept = baselines.memory_for_new_points(memory, net, "ssbroyden")
-    matrix = np.asarray(memory[0].inverse)
-    assert not np.array_equal(matrix, np.eye(len(matrix)))
-    _, after, *_ = iterate(net, kept, others, **words)
-    np.testing.assert_array_equal(after[0].inverse, matrix)
-    _, mixed, *_ = iterate(net, memory, others, **words)
-    assert not np.array_equal(mixed[0].inverse, matrix)

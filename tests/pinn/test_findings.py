@@ -15,10 +15,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.callbacks import TimeBudget
-from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.optim.stop import StopReason
 from sklearn_gn.pde import (
-    Ball,
     Box,
     Condition,
     Dirichlet,
@@ -44,7 +42,7 @@ from sklearn_gn.pinn import (
 from sklearn_gn.pinn.control import Clock, Control, with_expected_seconds
 from sklearn_gn.pinn.data import problem_sequence
 from sklearn_gn.pinn.enrichment import enriched
-from sklearn_gn.pinn.findings import advice, solved_until, warn_of_doubts
+from sklearn_gn.pinn.findings import advice, warn_of_doubts
 from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.observation_weight import (
     Weighing,
@@ -53,7 +51,6 @@ from sklearn_gn.pinn.observation_weight import (
 )
 from sklearn_gn.pinn.residuals import residuals
 from sklearn_gn.pinn.solution import values
-from sklearn_gn.pinn.windows import Pieces
 
 SMALL = dict(
     hidden_layer_sizes=(8,), n_interior=30, n_boundary=4, tol=0, random_state=0
@@ -99,16 +96,6 @@ def messages(problem, max_iter=6):
         warnings.simplefilter("always")
         PINNSolver(problem, **SMALL, max_iter=max_iter).fit()
     return [str(w.message) for w in caught if "stopped" not in str(w.message)]
-
-
-def test_a_constant_far_from_the_conditions_is_no_solution():
-    def stiff(u, x):  # of which an untrained network has huge residuals
-        return 1e4 * d(u, "x", "x")(x)
-
-    solver = PINNSolver(string(Dirichlet(1.0), residual=stiff), **SMALL, max_iter=1)
-    with pytest.warns(ConvergenceWarning):
-        solver.fit()
-    assert solver._untrained_loss == pytest.approx(0.5, rel=1e-10)  # that of zero
 
 
 # --- solutions that are not determined -----------------------------------------------
@@ -163,29 +150,6 @@ def test_what_leaves_a_solution_open_is_said(problem, match):
 def test_solutions_that_are_determined_are_not_warned_of(problem):
     found = [said for said in messages(problem) if "is zero everywhere" not in said]
     assert found == []
-
-
-@pytest.mark.parametrize(
-    ("residual", "domain", "orders"),
-    [
-        (load, Interval(0, 1, axis="x"), [2]),
-        (bending, Interval(0, 1, axis="x"), [4]),
-        (lambda u, x: u(x) * d(u, "x", "x", "x")(x), Interval(0, 1, axis="x"), [3]),
-        (dispersion, Box(x=(2, 5), t=(0, 9)), [3, 1]),
-        (lambda u, x: d(u, "x")(x) ** 2 - u(x), Box(y=(0, 1), x=(0, 1)), [0, 1]),
-        (lambda u, x: laplacian(laplacian(u))(x), Ball(2), [4, 4]),
-        (
-            lambda u, x: d(u, "t")(x) + integral(u, "t", 0.0, 1.0)(x),
-            Interval(0, 1),
-            None,
-        ),
-    ],
-)
-@pytest.mark.repeats
-def test_derivatives_of_any_order_are_counted(residual, domain, orders):
-    problem, _ = enriched(Problem(residual, domain), [])
-    _, found = statement.factors_of_derivatives(problem)
-    assert found is None if orders is None else found.tolist() == orders
 
 
 def test_what_is_missing_is_named_in_equations_of_high_order():
@@ -365,19 +329,6 @@ def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
 
 
 # --- fresh points, the noise, causes --------------------------------------------------
-
-
-def test_fresh_points_are_many_however_few_are_given():
-    problem = string(Dirichlet(0.0))
-    kinds = [SimpleNamespace(residual=k, size=1.0) for k in problem.residual_classes()]
-    model = SimpleNamespace(problem=problem, classes=kinds)
-    sampler = iteration.Sampler(6, 2, "sobol", "float64")
-    few, many = sampler.draw(model, 0, 0, 0), sampler.fresh(model, 0)
-    assert len(few[0].x) == 6
-    assert len(many[0].x) > 100
-    assert not np.isin(many[0].x, few[0].x).any()
-    again = sampler.fresh(model, 0)
-    np.testing.assert_array_equal(again[0].x, many[0].x)
 
 
 def test_misfits_as_large_as_the_observations_are_not_noise():
@@ -717,26 +668,6 @@ def test_more_time_is_not_advised_where_the_solution_is_left_open():
     assert message == StopReason("max_time").advice
 
 
-@pytest.mark.parametrize(
-    ("losses", "until"),
-    [([1e-9, 1e-9], np.inf), ([1e-9, 1e-3], 3.0), ([1e-3, 1e-9], 1.0)],
-)
-def test_the_solution_ends_where_a_window_is_not_solved(losses, until):
-    solution = Pieces(np.array([3.0, 5.0]), np.array(losses), (None, None))
-    assert solved_until(solution, Interval(1, 5), 1.0) == until
-
-
-def test_a_condition_is_solved_by_its_own_measure():
-    kinds = [
-        SimpleNamespace(residual=SimpleNamespace(name=n))
-        for n in ("interior", "initial", "data")
-    ]
-    first = (1e12, 1e4, 1.0)
-    model = SimpleNamespace(classes=kinds)
-    assert not control._unmet(model, (1e5, 1e-3, 0.5), first, 1e-6)
-    assert control._unmet(model, (1e5, 1e-1, 0.5), first, 1e-6) == {"initial"}
-
-
 def drift(u, x):  # larger than a condition of size one
     return 100 * d(u, "t")(x)
 
@@ -745,20 +676,26 @@ def attraction(u, x):  # which is singular at zero
     return d(u, "t")(x) + 1 / u(x) ** 2
 
 
-def test_the_measure_of_a_singular_equation_is_that_of_one():
-    solver = PINNSolver(string(Initial(2.0), residual=attraction, axis="t"), **SMALL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        solver.set_params(max_iter=1).fit()
-    assert solver._untrained_loss <= 1.0 + 1e-10  # 1^2 / 2 + (2 - 1)^2 / 2
+def stiff(u, x):  # of which an untrained network has huge residuals
+    return 1e4 * d(u, "x", "x")(x)
 
 
-def test_each_condition_has_its_own_measure():
-    solver = PINNSolver(string(Initial(2.0), residual=drift, axis="t"), **SMALL)
+@pytest.mark.parametrize(
+    ("problem", "measure"),
+    [
+        (string(Initial(2.0), residual=drift, axis="t"), 2.0),  # 2^2 / 2
+        # Of one, at which 1^2 / 2 + (2 - 1)^2 / 2.
+        (string(Initial(2.0), residual=attraction, axis="t"), 1.0),
+        # A constant far from the conditions is no solution: that of zero.
+        (string(Dirichlet(1.0), residual=stiff), 0.5),
+    ],
+)
+def test_the_loss_is_measured_by_that_of_a_simple_function(problem, measure):
+    solver = PINNSolver(problem, **SMALL, max_iter=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        solver.set_params(max_iter=1).fit()
-    assert solver._untrained_loss == pytest.approx(2.0, rel=1e-10)  # 2^2 / 2
+        solver.fit()
+    assert solver._untrained_loss == pytest.approx(measure, rel=1e-8)
 
 
 # --- a small loss and a large error ---------------------------------------------------
@@ -899,20 +836,6 @@ def test_warnings_speak_of_the_network_that_is_returned():
     # What the fit has warned of is what limited it, though it has converged.
     found = findings.limit(solver, StopReason("tol"))
     assert (found.cause, found.parameter) == ("points", "n_interior")
-
-
-def test_constants_are_free_where_no_loss_changes():
-    net = Parameters((np.eye(3),), np.zeros(0))
-    problem = string(outputs=("u", "p", "q"), up_to_constant=("q",), residual=_three)
-
-    def loss(net):
-        return float(net.layers[-1][-1, 0] ** 2)
-
-    assert statement.free_constants(loss, net, problem, 1.0) == ["p"]
-
-
-def _three(u, x):
-    return jnp.sum(u(x))
 
 
 def test_predictions_outside_of_the_domain_are_said_to_be_extrapolated():

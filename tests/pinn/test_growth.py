@@ -3,7 +3,6 @@
 import itertools
 import warnings
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,53 +16,10 @@ from sklearn_gn.pinn.model import (
     ClassModel,
     Model,
     n_weights,
-    network,
     start_parameters,
-    wider,
 )
 
 EQUATION = Problem(lambda u, x: d(u, "x", "x") + 1, Box(x=(0, 1)), Dirichlet(0.0))
-
-
-@pytest.mark.usefixtures("float64")
-def test_a_wider_network_is_the_same_function_with_more_directions():
-    rng = np.random.RandomState(0)
-    net = start_parameters(rng, (1, 4, 3, 2), ())
-    more = wider(net, rng)
-    assert [matrix.shape for matrix in more.layers] == [(2, 6), (7, 5), (6, 2)]
-    model = Model(EQUATION, ("tanh", "tanh"), ())
-    x = np.array([0.3])
-    value = jax.jit(lambda net: network(model, net, x))
-    np.testing.assert_allclose(value(more), value(net), rtol=1e-10)
-    slopes = jax.jit(jax.jacrev(lambda net: network(model, net, x)))(more)
-    # The new neurons of the last hidden layer answer from the start.
-    assert np.all(np.asarray(slopes.layers[-1])[0, 3:-1, 0] != 0)
-
-
-@pytest.mark.parametrize(
-    ("falls", "before", "loss", "then"),
-    [
-        (np.geomspace(1e-7, 1e-10, 13), np.inf, 1e-10, None),  # it falls
-        (np.full(13, 1e-7), np.inf, 1e-9, "points"),
-        (np.full(40, 1e-7), np.inf, 1e-7, None),  # often flat for a while
-        (np.full(41, 1e-7), np.inf, 1e-7, "network"),
-        (np.full(41, 1e-3), np.inf, 1e-3, "network"),
-        (np.full(13, 1e-3), np.inf, 1e-5, "points"),  # which does not get better
-        (np.full(41, 1e-8), 1e-8, 1e-8, "end"),  # the last growth has not paid
-        (np.full(13, 1e-17), np.inf, 1e-17, "end"),  # nothing is left to gain
-    ],
-)
-def test_what_grows_is_what_is_missing(falls, before, loss, then):
-    net = start_parameters(np.random.RandomState(0), (1, 20, 20, 1), ())
-    level = control.Level(control.Sizes(200, 80), falls=tuple(falls), before=before)
-    now = Control(level=level, first_fresh=1.0)
-
-    def missing(network):
-        rules = control.Rules(network=network, points=True)
-        return control.what_is_missing(now, rules, loss, falls[-1], net)
-
-    assert missing(True) == then
-    assert missing(False) == ("end" if then == "network" else then)
 
 
 def fitted(**settings):
@@ -146,27 +102,6 @@ def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
         solver.fit()
     assert solver.coefs_[1].shape == (12, 12)
     assert solver.fresh_loss_ < 1e-8
-
-
-@pytest.mark.parametrize("in_units", [False, True])
-def test_classes_count_in_their_units(in_units):
-    sizes = (20.0, 5.0)
-    kinds = zip(EQUATION.residual_classes(), sizes, strict=True)
-    model = Model(EQUATION, (), tuple(ClassModel(k, None, size) for k, size in kinds))
-    drawn = Sampler(8, 2, "sobol", "float64", in_units).draw(model, 0, 0, 0)
-    for batch, size in zip(drawn, sizes, strict=True):
-        unit = size if in_units else 1.0
-        assert np.sum(batch.scale**2) == pytest.approx(1 / unit**2, rel=1e-12)
-
-
-def test_points_that_are_drawn_twice_are_one_row_of_the_same_weight():
-    sampler = Sampler(8, 40, "sobol", "float64")
-    kinds = EQUATION.residual_classes()
-    model = Model(EQUATION, (), tuple(ClassModel(kind, None) for kind in kinds))
-    interior, ends = sampler.draw(model, 0, 0, 0)
-    assert len(interior.x) == 8
-    np.testing.assert_array_equal(np.sort(ends.x.ravel()), [0, 1])
-    assert np.sum(ends.scale**2) == pytest.approx(1, rel=1e-12)
 
 
 @pytest.mark.usefixtures("float64")

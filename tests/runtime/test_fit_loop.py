@@ -25,7 +25,6 @@ from sklearn_gn.callbacks import (
     _Callback,
 )
 from sklearn_gn.optim.solver import Report
-from sklearn_gn.runtime import checkpoint
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.shallow_relu.dense import ALGORITHMS
 from sklearn_gn.solvers import SHALLOW_RELU_SOLVERS, Adam, JointGN, SgGN, Solver
@@ -341,9 +340,8 @@ def test_checkpoint_is_written_after_an_interruption(tmp_path):
     X, y = data()
     path = tmp_path / "fit.ckpt"
     failing("step", 2).set_callbacks(Checkpoint(path)).fit(X, y)
-    snapshot = checkpoint.load(path)
-    assert len(snapshot["progress"]["log"]) == 2
     assert list(tmp_path.iterdir()) == [path]
+    assert np.load(path).files
 
 
 def test_errors_leave_no_trace_on_the_estimator():
@@ -506,11 +504,11 @@ def test_callbacks_show_their_settings():
     assert "every=30.0" in repr(Checkpoint("x"))
 
 
+@quiet
 def test_clone_keeps_callbacks_and_parameters():
-    budget = TimeBudget(5)
-    copy = clone(make(damping=0.5).set_callbacks(budget))
+    copy = clone(make(damping=0.5).set_callbacks(TimeBudget(1e-9)))
     assert copy.get_params()["damping"] == 0.5
-    assert copy._skl_callbacks == [budget]
+    assert copy.fit(*data()).stop_reason_ == "max_time"
 
 
 @quiet

@@ -236,7 +236,7 @@ def test_threads_of_blas_change_nothing():
 
 def test_members_run_side_by_side_as_one_by_one(fitted, monkeypatch):
     model, X, y = fitted  # whose members are too small for threads
-    monkeypatch.setattr(threads, "_WORK_OF_A_THREAD", 0)
+    monkeypatch.setattr(threads, "_LEAST", 0)
     other = VarProNetRegressor(n_init=6, random_state=0).fit(X, y)
     assert_allclose(other.predict(X), model.predict(X), rtol=1e-8)
 
