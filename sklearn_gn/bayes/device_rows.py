@@ -56,7 +56,7 @@ class DeviceRows(Rows):
     def sums(self, model, theta):
         """Return matrix, which stays on the device, negative gradient and error."""
         whole, places = model.with_all_features(), model.places()
-        size = len(whole.groups())
+        size = whole.n_parameters
         theta, kept = _spread(theta, places, size), _spread(np.ones(1), places, size)
         with self._computing():
             gram, *others = _sums.compiled(whole, theta, kept, self.copies())
@@ -67,7 +67,7 @@ class DeviceRows(Rows):
     def error(self, model, theta):
         """Return twice the mean loss at some parameters."""
         whole = model.with_all_features()
-        theta = _spread(theta, model.places(), len(whole.groups()))
+        theta = _spread(theta, model.places(), whole.n_parameters)
         with self._computing():
             return float(_error.compiled(whole, theta, self.copies()))
 

@@ -34,7 +34,7 @@ from sklearn_gn.bayes import (
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess, Kernel
 from sklearn_gn.bayes.laplace import Summary, left_out_rows
-from sklearn_gn.bayes.layers import Layers, log_odds
+from sklearn_gn.bayes.layers import Layers, contrasts
 from sklearn_gn.bayes.linear_evidence import linear_model, noise_scale
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.factors import work_of
@@ -60,7 +60,8 @@ def set_fitted(estimator, run, rows, options, factors):
     if options.robust:
         rows = rows._replace(y=huber.targets_of(mean_values(members, rows.x), rows))
     # 1. What is known of each member, other candidates, and the shares of all.
-    n_small = len(members) - (len(state.wide.members) if options.wide else 0)
+    has_wide = options.wide and state.wide
+    n_small = len(members) - (len(state.wide.members) if has_wide else 0)
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
     if members[0].model.shapes() and classifies:
@@ -106,7 +107,7 @@ def set_fitted(estimator, run, rows, options, factors):
     if not classifies:
         _set_noise(estimator, members, rows, options, observed)
     else:
-        moved = log_odds(factors, members[0].model.n_values)
+        moved = contrasts(np.log(factors), members[0].model.n_values)
         members = [member.with_output(moved=moved) for member in members]
     members = tuple(
         m._replace(known=m.known._replace(gram=None, left_out=None)) for m in members
@@ -361,7 +362,7 @@ def of_classes(small, wide, lacking, rows, n_effective):
     model = (small or wide)[0].model
     model = model._replace(sizes=model.sizes[:1], activations=()).with_all_features()
     output = np.zeros((model.n_linear, model.n_values))
-    output[0] = log_odds(counts, model.n_values)
+    output[0] = contrasts(np.log(counts), model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
     theta = model.join(output, [])
     net = RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model)
