@@ -247,17 +247,17 @@ def left_out_rows(rows):
     return Rows(*(array[some] for array in rows))
 
 
-def left_out_errors(residuals, leverage, weight, n_effective):
+def left_out_errors(values, leverage, rows, n_effective):
     """Return the errors (m, k) at left-out rows, and their variances over the noise's.
 
-    Residuals and weights, of sum one, cover all rows. The ``leverage``, (m,) or (m, k),
-    is the derivative of a prediction in an observation that counts once.
+    The weights of all rows have the sum one. The ``leverage``, (m,) or (m, k), is the
+    derivative of a prediction in an observation that counts once.
     """
     # A row that stands for several is left out once only.
-    once = np.minimum(weight * n_effective, 1)[:, None]
+    once = np.minimum(rows.weight * n_effective, 1)[:, None]
     left = 1 - once * leverage.reshape(len(leverage), -1)
     left = np.maximum(left, np.finfo(np.float64).eps)
-    return residuals / left, np.broadcast_to(1 / left, residuals.shape)
+    return (values - rows.y) / left, np.broadcast_to(1 / left, values.shape)
 
 
 # --- what is known of a network ------------------------------------------------------

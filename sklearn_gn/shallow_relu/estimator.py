@@ -210,7 +210,7 @@ class ShallowReLURegressor(
 
     _short_forms = SHALLOW_RELU_SOLVERS
     _not_of_every_fit = (
-        "_noise_scale",
+        "_noise_of_rows",
         "alpha_",
         "breakpoint_std_",
         "breakpoints_",
@@ -219,6 +219,7 @@ class ShallowReLURegressor(
         "selection_path_",
     )
     _network: tuple[Any, Any]  # in scaled units, and these
+    _noise_of_rows: Any = None  # how it varies, once intervals ask for it
     _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
@@ -506,6 +507,15 @@ class ShallowReLURegressor(
             std = found.standard_errors(scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite
             return std * scaling.y_scale
+
+    @property
+    def _noise_scale(self):
+        with np.errstate(all="ignore"), backend.one_blas_thread():
+            return self._noise_of_rows and self._noise_of_rows.get()
+
+    def __getstate__(self):
+        self._noise_scale  # noqa: B018 - a saved model leaves the rows behind
+        return super().__getstate__()
 
     def summary(self) -> Summary:
         """Return tables of the breakpoints and the lines of a fit of one feature.

@@ -159,11 +159,11 @@ def _set_noise(estimator, members, rows, options, observed):
     estimator._degrees_of_freedom, estimator._noise_scale = freedom, None
     used = [m for m in members if np.any(m.share)]
     if used and not options.robust and all(m.known.left_out for m in used):
-        both = sum(
+        left_out = sum(
             share * np.array(member.known.left_out)
             for share, member in zip(shares(used), used, strict=True)
         )
-        given = fitted, *both, rows, n_effective, options.scaling
+        given = fitted, left_out, rows, n_effective, options.scaling
         estimator._noise_scale = noise_scale(*given)
 
 
