@@ -73,25 +73,25 @@ class DeviceRows(Rows):
 
     def copies(self):
         """The rows on the devices, padded by weights of zero."""
-        with _LOCK:
-            missing = {k: a for k, a in self._asdict().items() if k not in self._copies}
-            if missing:
-                placed = zip(missing, self._placed(missing.values()), strict=True)
-                self._copies = {**self._copies, **dict(placed)}
-            return Rows(**self._copies)
-
-    def _placed(self, arrays):
         import jax
 
-        mesh = backend.mesh_of(self.device)
-        n_devices = 1 if mesh is None else mesh.size
-        size = n_devices * backend.row_bucket(-(-len(self.x) // n_devices))
-        padded = [backend.pad_rows(np.asarray(a, np.float64), size) for a in arrays]
-        if mesh is None:
-            return map(jax.device_put, padded)
-        from sklearn_gn.arrays.devices import put_rows
+        with _LOCK:
+            missing = {k: a for k, a in self._asdict().items() if k not in self._copies}
+            mesh = backend.mesh_of(self.device) if missing else None
+            n_devices = 1 if mesh is None else mesh.size
+            size = n_devices * backend.row_bucket(-(-len(self.x) // n_devices))
+            padded = [
+                backend.pad_rows(np.asarray(a, np.float64), size)
+                for a in missing.values()
+            ]
+            if mesh is None:
+                placed = map(jax.device_put, padded)
+            else:
+                from sklearn_gn.arrays.devices import put_rows
 
-        return put_rows(padded, mesh)
+                placed = put_rows(padded, mesh)
+            self._copies = {**self._copies, **dict(zip(missing, placed, strict=True))}
+            return Rows(**self._copies)
 
     @contextmanager
     def _computing(self):

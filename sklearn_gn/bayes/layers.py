@@ -208,7 +208,17 @@ class Layers(NamedTuple):
         of_block = partial(self._sums_of, parameters, kind)
         gram, negative_gradient, loss = sum_over_blocks(of_block, rows, len(theta))
         if kind == "shared":
-            gram = _gram_of_targets(self, gram, parameters[0])
+            xp, n, k, output = (
+                namespace(gram),
+                self.n_linear,
+                self.n_values,
+                parameters[0],
+            )
+            coef = xp.repeat(output[-self.sizes[-1] :], self.shapes()[0][1], axis=0)
+            cross = (gram[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
+            linear = xp.kron(gram[:n, :n], np.eye(k))
+            of_layer = gram[n:, n:] * (coef @ coef.T)
+            gram = xp.block([[linear, cross], [cross.T, of_layer]])
         elif kind == "several":
             gram = _symmetric(self.n_values, *gram)
         if self.n_free < self.n_values:
@@ -509,15 +519,6 @@ def _negative_gradient(trace, f, g, residual):
         of_neurons = xp.einsum("tjm,tm->jm", g_l, residual)
         found.append((of_neurons @ layer.inputs.T).ravel())
     return xp.concatenate(found)
-
-
-def _gram_of_targets(model, gram, output):
-    """The Gauss-Newton matrix of targets that share a hidden layer, from its own."""
-    n, k, xp = model.n_linear, model.n_values, namespace(output)
-    coef = xp.repeat(output[-model.sizes[-1] :], model.shapes()[0][1], axis=0)
-    cross = (gram[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
-    linear = xp.kron(gram[:n, :n], np.eye(k))
-    return xp.block([[linear, cross], [cross.T, gram[n:, n:] * (coef @ coef.T)]])
 
 
 def _upper_blocks(trace, f, g, p, weight, k):

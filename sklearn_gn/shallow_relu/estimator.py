@@ -333,9 +333,11 @@ class ShallowReLURegressor(
             If weights look like inverse variances.
         """
         began = time.perf_counter()
-        chunks = self._large_rows(X, y, sample_weight, X_val, y_std)
-        if chunks is not None:
+        needs_all = y_std is not None or (self.early_stopping and X_val is None)
+        chunks = None if needs_all else chunks_of(X, y, sample_weight)
+        if chunks is not None and reason_against_chunks(self, X.shape[1]) is None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
+        check_fits(X, "fit_chunks reads rows piece by piece, or fit a random sample.")
         data, y, weight, validation = self._checked_rows(
             X, y, sample_weight, y_std, X_val, y_val
         )
@@ -416,19 +418,6 @@ class ShallowReLURegressor(
         if self._row_checks is not None:  # it numbers the rows of the sample
             self._row_checks = self._row_checks.renumbered(number)
         return self
-
-    def _large_rows(self, X, y, sample_weight, X_val, y_std):
-        """Return the chunks of rows on disk; None for rows that fit into memory."""
-        shape = getattr(X, "shape", ())
-        n_features = shape[1] if len(shape) == 2 else 1
-        needs_all = y_std is not None or (self.early_stopping and X_val is None)
-        chunks = None if needs_all else chunks_of(X, y, sample_weight)
-        if chunks is None or reason_against_chunks(self, n_features) is not None:
-            check_fits(
-                X, "fit_chunks reads rows piece by piece, or fit a random sample."
-            )
-            return None
-        return chunks
 
     def _solve(self, problem, data, began=None):
         """Run the loop around the steps of a solver, and set the fitted attributes."""

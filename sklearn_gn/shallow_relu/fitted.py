@@ -117,29 +117,20 @@ class Posterior(NamedTuple):
 
     def standard_errors(self, z):
         """Return standard errors of predictions of shape (m, q)."""
-        return np.sqrt(self.noise_ratio * self.variances(z))
-
-    def variances(self, z):
-        """Return variances of predictions at the mean noise, of shape (m, q)."""
-        return value_variances(self.model, self.theta, self.covariance, z)
+        return np.sqrt(self.noise_ratio * value_variances(*self[:3], z))
 
 
-def noise_scale_of(net, scaling, found, rows, n_effective, *, are_means=False):
-    """Return the :class:`Deferred` noise scale of a network with a posterior.
+def noise_scale_of(net, scaling, found, rows, n_effective, are_means=False):
+    """Return the noise scale of a network with a posterior, from left-out rows.
 
     Rows that count several times are repetitions of one observation, or means of many.
     """
-    some = Rows(*(np.array(array) for array in left_out_rows(rows)))
-
-    def scale():
-        values = predict_scaled(net, some.x)
-        leverage = found.precision * found.variances(some.x)
-        errors, variances = left_out_errors(values, leverage, some, n_effective)
-        if are_means:
-            variances = variances / np.maximum(some.weight * n_effective, 1)[:, None]
-        return noise_scale(values, (errors, variances), some, n_effective, scaling)
-
-    return Deferred(scale)
+    values = predict_scaled(net, rows.x)
+    leverage = found.precision * value_variances(*found[:3], rows.x)
+    errors, variances = left_out_errors(values, leverage, rows, n_effective)
+    if are_means:
+        variances = variances / np.maximum(rows.weight * n_effective, 1)[:, None]
+    return noise_scale(values, (errors, variances), rows, n_effective, scaling)
 
 
 # --- given penalties -----------------------------------------------------------------
@@ -200,10 +191,9 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     }
     if one_feature:
         knots, std = fitted_breakpoints(found, hyperplanes, coef, host)
+        given, are_means = (net, scaling, found, left_out_rows(data), n_effective), True
         attributes |= {
-            "_noise_of_rows": noise_scale_of(
-                net, scaling, found, data, n_effective, are_means=True
-            ),
+            "_noise_of_rows": Deferred(noise_scale_of, *given, are_means),
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
             "breakpoint_std_": std * scaling.x_scale[0],
             "_rows_at_ends": rows_at_ends(host, n_effective, knots),
@@ -283,8 +273,8 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         some, _ = rows.every(len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
     attributes = _network_attributes(shown, slots, shown.slope, some, scaling)
     if not (given or robust):
-        own = noise_scale_of(net, scaling, found, rows, n_effective)
-        attributes["_noise_of_rows"] = own
+        of_rows = net, scaling, found, left_out_rows(rows), n_effective
+        attributes["_noise_of_rows"] = Deferred(noise_scale_of, *of_rows)
     return attributes | {
         "active_": active,
         "alpha_method_": "fixed" if given else known.alpha_method,

@@ -307,6 +307,9 @@ def _with_process(found, log_p, weight, options):
     n_effective, members = options.evidence.n_effective, []
     if found:
         process, ones = found.process, np.ones(found.theta.shape[1])
+        # Slope, noise, and length scales that are not beyond the range of the rows.
+        rho = process.kernel.rho
+        n_determined = 2 + float(np.sum(rho / (rho + evidence.SWITCHED_OFF)))
         noise, n_rows = process.scale * process.kernel.noise, np.sum(process.counts)
         y_scale = options.scaling.y_scale * ones
         value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
@@ -318,7 +321,7 @@ def _with_process(found, log_p, weight, options):
             noise_ratio=ones,
             noise_std=y_scale * noise_deviation(1 / noise, ones),
             n_effective_parameters=found.gamma,
-            n_of_penalties=process.kernel.n_determined(),
+            n_of_penalties=n_determined,
             log_evidence=value if sees_all else math.nan,  # that of other data
             n_rows=float(n_rows),
             left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
