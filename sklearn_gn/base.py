@@ -463,20 +463,25 @@ class SoftmaxClassifier(ClassifierMixin):
             X, y, weight = X[counted], y[counted], weight[counted]
         code = np.searchsorted(self.classes_, y)
         if self.class_weight is not None:
-            self._check_class_weight()
-            by_class = compute_class_weight(
-                self.class_weight, classes=self.classes_, y=y, sample_weight=weight
-            )
-            with np.errstate(over="ignore"):  # partial_fit is no fit
-                weight = weight * by_class[code]
-            if not (np.isfinite(weight).all() and (weight > 0).any()):
-                raise ValueError(
-                    "class_weight times sample_weight must be finite, and positive for "
-                    f"at least one row; class_weight={self.class_weight!r} gives "
-                    f"weights from {weight.min()} to {weight.max()}."
-                )
-            weight = check_sample_weight(weight, X)
+            by_class = self._factors_of_classes(y, weight)
+            weight = check_sample_weight(weight * by_class[code], X)
         return X, code, weight
+
+    def _factors_of_classes(self, y, weight):
+        """The factors that ``class_weight`` stands for, by number of the class."""
+        self._check_class_weight()
+        factors = compute_class_weight(
+            self.class_weight, classes=self.classes_, y=y, sample_weight=weight
+        )
+        with np.errstate(over="ignore"):  # partial_fit is no fit
+            weight = weight * factors[np.searchsorted(self.classes_, y)]
+        if not (np.isfinite(weight).all() and (weight > 0).any()):
+            raise ValueError(
+                "class_weight times sample_weight must be finite, and positive for at "
+                f"least one row; class_weight={self.class_weight!r} gives weights from "
+                f"{weight.min()} to {weight.max()}."
+            )
+        return factors
 
     def _check_class_weight(self):
         """Raise a ValueError that names the first weight that is no weight."""

@@ -56,7 +56,7 @@ class DeviceRows(Rows):
     def sums(self, model, theta):
         """Return matrix, which stays on the device, negative gradient and error."""
         whole, places = model.with_all_features(), model.places()
-        size = len(whole.groups())
+        size = whole.n_parameters
         theta, kept = _spread(theta, places, size), _spread(np.ones(1), places, size)
         with self._computing():
             gram, *others = _sums.compiled(whole, theta, kept, self.copies())
@@ -67,31 +67,31 @@ class DeviceRows(Rows):
     def error(self, model, theta):
         """Return twice the mean loss at some parameters."""
         whole = model.with_all_features()
-        theta = _spread(theta, model.places(), len(whole.groups()))
+        theta = _spread(theta, model.places(), whole.n_parameters)
         with self._computing():
             return float(_error.compiled(whole, theta, self.copies()))
 
     def copies(self):
         """The rows on the devices, padded by weights of zero."""
-        with _LOCK:
-            missing = {k: a for k, a in self._asdict().items() if k not in self._copies}
-            if missing:
-                placed = zip(missing, self._placed(missing.values()), strict=True)
-                self._copies = {**self._copies, **dict(placed)}
-            return Rows(**self._copies)
-
-    def _placed(self, arrays):
         import jax
 
-        mesh = backend.mesh_of(self.device)
-        n_devices = 1 if mesh is None else mesh.size
-        size = n_devices * backend.row_bucket(-(-len(self.x) // n_devices))
-        padded = [backend.pad_rows(np.asarray(a, np.float64), size) for a in arrays]
-        if mesh is None:
-            return map(jax.device_put, padded)
-        from sklearn_gn.arrays.devices import put_rows
+        with _LOCK:
+            missing = {k: a for k, a in self._asdict().items() if k not in self._copies}
+            mesh = backend.mesh_of(self.device) if missing else None
+            n_devices = 1 if mesh is None else mesh.size
+            size = n_devices * backend.row_bucket(-(-len(self.x) // n_devices))
+            padded = [
+                backend.pad_rows(np.asarray(a, np.float64), size)
+                for a in missing.values()
+            ]
+            if mesh is None:
+                placed = map(jax.device_put, padded)
+            else:
+                from sklearn_gn.arrays.devices import put_rows
 
-        return put_rows(padded, mesh)
+                placed = put_rows(padded, mesh)
+            self._copies = {**self._copies, **dict(zip(missing, placed, strict=True))}
+            return Rows(**self._copies)
 
     @contextmanager
     def _computing(self):

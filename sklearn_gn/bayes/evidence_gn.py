@@ -194,7 +194,8 @@ def accepted_step(model, rows, state, options):
     scale = state.beta * options.n_effective
     rhs = scale * sums.negative_gradient - precision * state.theta
     solve = _solver(sums.gram, precision, scale, options.rank, rhs)
-    before = _energy(sums.error, state.theta, precision, scale)
+    penalty = float(precision * state.theta @ state.theta)
+    before = (scale * sums.error + penalty) / 2
 
     def trial(damping, _):
         move = damping.share * solve(damping.shift, rhs)
@@ -204,7 +205,8 @@ def accepted_step(model, rows, state, options):
         hessian_move = scale * (sums.gram @ move) + precision * move
         predicted = float(move @ rhs - move @ hessian_move / 2)
         theta = state.theta + move
-        after = _energy(error_at(model, theta, rows), theta, precision, scale)
+        penalty = float(precision * theta @ theta)
+        after = (scale * error_at(model, theta, rows) + penalty) / 2
         return (theta, math.sqrt(move @ move)), before - after, predicted
 
     # Less would be lost in the floor of the matrix.
@@ -285,30 +287,23 @@ def updated(model, state, options):
         stop = "tol" if state.loss - loss <= options.tol * loss else None
         state = state._replace(criterion=loss)
     elif state.iteration >= FIRST_UPDATE:
-        state = state._replace(alpha=chosen, beta=beta)
-        state, stop = _check_rise(state, value, options)
+        rise = max(RISE, options.tol * n_effective)
+        waited = 0 if value > state.highest + rise else state.waited + 1
+        highest = max(value, state.highest)
+        state = state._replace(alpha=chosen, beta=beta, waited=waited, highest=highest)
+        estimated = alpha_method(state.sums.gram) == "lanczos"
+        if waited >= (_PATIENCE_OF_ESTIMATES if estimated else PATIENCE):
+            # The damping may be what holds the fit: once more with little of it.
+            again = state.shift > 1 and not state.restarted
+            stop = None if again else "tol"
+            if again:
+                state = state._replace(shift=1.0, waited=0, restarted=True)
     stop = "rounding" if 1 / beta <= EXACT else stop
     given = state.theta, state.alpha, beta, found.gamma, value, model
     net = RegularisedLayers(*given)
     state = state._replace(net=net)
     report = _report(state, model, n_effective, stop)
     return state._replace(loss=report.loss), report
-
-
-def _check_rise(state, value, options):
-    """Return the state, and whether the log evidence has stopped rising."""
-    rise = max(RISE, options.tol * options.n_effective)
-    rose = value > state.highest + rise
-    waited = 0 if rose else state.waited + 1
-    state = state._replace(waited=waited, highest=max(value, state.highest))
-    estimated = alpha_method(state.sums.gram) == "lanczos"
-    patience = _PATIENCE_OF_ESTIMATES if estimated else PATIENCE
-    if waited < patience:
-        return state, None
-    if state.shift > 1 and not state.restarted:
-        # The damping may be what holds the fit: once more with little of it.
-        return state._replace(shift=1.0, waited=0, restarted=True), None
-    return state, "tol"
 
 
 def alpha_method(gram):
@@ -373,7 +368,3 @@ def _objective(model, net, sums, n_effective):
     """Energy over beta and the number of rows: half the mean error, and penalties."""
     squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
     return (sums.error + squares / (net.beta * n_effective)) / 2
-
-
-def _energy(error, theta, precision, scale):
-    return (scale * error + float(precision * theta @ theta)) / 2

@@ -56,13 +56,6 @@ class Kernel(NamedTuple):
         *rho, slope, noise = np.exp(logs)
         return cls(np.array(rho), float(slope), float(noise))
 
-    def n_determined(self):
-        """Return how many parameters the rows have chosen.
-
-        A length scale beyond the range of the rows does not count.
-        """
-        return 2 + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
-
     def smooth(self, x, z):
         """Return the part that decays with the distance, (m, n)."""
         x, z = x * np.sqrt(self.rho), z * np.sqrt(self.rho)

@@ -80,14 +80,6 @@ class Deferred:
         return self._found
 
 
-def deferred_covariance(model, sums, alpha, beta, n_effective):
-    """Return the :class:`Deferred` covariance, of a large network at once."""
-    found = Deferred(covariance, model, sums, alpha, beta, n_effective)
-    if isinstance(sums.gram, LargeGram):  # which holds all rows
-        found.get()
-    return found
-
-
 def value_variances(model, theta, covariance, x):
     """Return the variances of a network's values at rows x, of shape (m, k).
 
@@ -243,21 +235,22 @@ def safe_norm(values, axis):
 def left_out_rows(rows):
     """Return the rows that are looked at; of rows in chunks, some of their sample."""
     rows = rows.sample if isinstance(rows, RowSource) else rows
-    some = slice(None, None, max(1, -(-len(rows.x) // evidence_gn.SOME_ROWS)))
+    every = max(1, -(-len(rows.x) // evidence_gn.SOME_ROWS))
+    some = np.arange(0, len(rows.x), every)
     return Rows(*(array[some] for array in rows))
 
 
-def left_out_errors(residuals, leverage, weight, n_effective):
+def left_out_errors(values, leverage, rows, n_effective):
     """Return the errors (m, k) at left-out rows, and their variances over the noise's.
 
-    Residuals and weights, of sum one, cover all rows. The ``leverage``, (m,) or (m, k),
-    is the derivative of a prediction in an observation that counts once.
+    The weights of all rows have the sum one. The ``leverage``, (m,) or (m, k), is the
+    derivative of a prediction in an observation that counts once.
     """
     # A row that stands for several is left out once only.
-    once = np.minimum(weight * n_effective, 1)[:, None]
+    once = np.minimum(rows.weight * n_effective, 1)[:, None]
     left = 1 - once * leverage.reshape(len(leverage), -1)
     left = np.maximum(left, np.finfo(np.float64).eps)
-    return residuals / left, np.broadcast_to(1 / left, residuals.shape)
+    return (values - rows.y) / left, np.broadcast_to(1 / left, values.shape)
 
 
 # --- what is known of a network ------------------------------------------------------
@@ -300,13 +293,16 @@ def summary_of(model, net, rows, scaling, options):
         if model.n_values > 1:
             squares = reduce(_residual_squares, (model, net.theta), rows, BLOCK_ROWS)
             ratio = noise_ratio(squares)
+    of_network = Deferred(covariance, model, sums, net.alpha, net.beta, n_effective)
+    if isinstance(sums.gram, LargeGram):  # which holds all rows
+        of_network.get()
     n_of_penalties = 0.0
     if options.alpha is None:
         n_of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
     return Summary(
         alpha=penalties_by_name(model, penalties),
         loss=loss * scaling.loss_scale if loss > 0 else 0.0,
-        covariance=deferred_covariance(model, sums, net.alpha, net.beta, n_effective),
+        covariance=of_network,
         noise_ratio=ratio,
         gram=sums.gram,
         alpha_method=evidence_gn.alpha_method(sums.gram),

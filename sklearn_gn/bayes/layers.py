@@ -74,6 +74,12 @@ class Layers(NamedTuple):
         k = self.n_values
         return k - 1 if self.loss == "cross_entropy" and k > 1 else k
 
+    @property
+    def n_parameters(self):
+        """Number of parameters."""
+        of_layers = sum(neurons * inputs for neurons, inputs in self.shapes())
+        return self.n_free + (self.n_linear - 1) * self.n_values + of_layers
+
     def shapes(self):
         """Shapes (neurons, 1 + inputs) of the hidden layers."""
         inputs = (len(self.features), *self.sizes[1:-1])
@@ -139,7 +145,7 @@ class Layers(NamedTuple):
     def places(self):
         """Places of the parameters in the network of :meth:`with_all_features`."""
         whole = self.with_all_features()
-        numbers = np.arange(len(whole.groups()))
+        numbers = np.arange(whole.n_parameters)
         if not self.shapes():
             return numbers
         (width, n_inputs), *_ = whole.shapes()
@@ -153,7 +159,7 @@ class Layers(NamedTuple):
         """Return rows for fits: :class:`DeviceRows` where JAX computes the sums."""
         if device in (None, "cpu") and not libraries.jax_is_forced:
             return rows  # a compiler would take longer than the fit
-        size, n_numbers = len(self.groups()), len(rows.x) * self.n_values
+        size, n_numbers = self.n_parameters, len(rows.x) * self.n_values
         few = self.loss == "squared" and size > n_numbers
         if size > _MOST_PARAMETERS or (few and not is_formed(n_numbers, size)):
             part = f"a network of {size} parameters and {len(rows.x)} rows"
@@ -202,7 +208,17 @@ class Layers(NamedTuple):
         of_block = partial(self._sums_of, parameters, kind)
         gram, negative_gradient, loss = sum_over_blocks(of_block, rows, len(theta))
         if kind == "shared":
-            gram = _gram_of_targets(self, gram, parameters[0])
+            xp, n, k, output = (
+                namespace(gram),
+                self.n_linear,
+                self.n_values,
+                parameters[0],
+            )
+            coef = xp.repeat(output[-self.sizes[-1] :], self.shapes()[0][1], axis=0)
+            cross = (gram[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
+            linear = xp.kron(gram[:n, :n], np.eye(k))
+            of_layer = gram[n:, n:] * (coef @ coef.T)
+            gram = xp.block([[linear, cross], [cross.T, of_layer]])
         elif kind == "several":
             gram = _symmetric(self.n_values, *gram)
         if self.n_free < self.n_values:
@@ -215,7 +231,7 @@ class Layers(NamedTuple):
 
         A few times as many numbers as parameters tell it well enough for steps.
         """
-        of_parameters = _ROWS_OF_A_PARAMETER * len(self.groups()) // self.n_values
+        of_parameters = _ROWS_OF_A_PARAMETER * self.n_parameters // self.n_values
         return min(n_rows, max(SOME_ROWS, of_parameters))
 
     def _passed(self, parameters, x, y, weight):
@@ -302,32 +318,39 @@ class Layers(NamedTuple):
 # --- the first network of a fit -----------------------------------------------------
 
 
-def first_network(model, rows, n_effective, rng, hyperplanes=None):
+def first_network(model, rows, n_effective, rng, hyperplanes=None, slopes=True):
     """Return a network with random hyperplanes, or given ones of a single layer.
 
-    The linear term is that of the data for the squared loss. Where there are hardly
-    more rows than coefficients, it is the mean: a fit through all rows would leave no
-    noise, and the evidence stays where it finds none. For classes, the constants are
-    the logarithms of their shares. Random hyperplanes go through rows; rounding errors
-    would decide on which side these are, so they pass beside them. They are drawn in
-    the order of the features of the model; those of the network are sorted.
+    The linear term is that of the data: of least squares, or of a step of a softmax
+    regression from the shares of the classes with the largest curvature that its loss
+    has (Boehning, 1992), which never raises it. Without ``slopes``, and where there are
+    hardly more rows than coefficients, it is the mean: a fit through all rows would
+    leave no noise, and the evidence stays where it finds none. Random hyperplanes go
+    through rows; rounding errors would decide on which side these are, so they pass
+    beside them. They are drawn in the order of the features of the model; those of the
+    network are sorted.
     """
     d, k = model.sizes[0], model.n_values
-    output, size = np.zeros((model.n_linear, k)), 1.0  # of the values
+    output = np.zeros((model.n_linear, k))
     coef = rng.standard_normal((model.n_linear - 1 - d, k))
+    mean = rows.weight @ rows.y
     if model.loss == "squared":
+        constant, target = mean, rows.y - mean
         size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
-        output[0] = rows.weight @ rows.y
-        if n_effective >= _FEW_ROWS * (1 + d):
-            x = np.concatenate([np.ones((1, len(rows.x))), rows.x.T])
-            weighted = rows.weight[:, None] * x.T
-            gram = x @ weighted
-            ridge = _RIDGE / n_effective + ROUNDING * np.trace(gram)
-            output[: 1 + d] = factor(gram, ridge).solve(weighted.T @ rows.y)
         coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
     else:
         # A class may be without weight here; its share is that of half a row then.
-        output[0] = log_odds(np.maximum(rows.weight @ rows.y, 0.5 / n_effective), k)
+        constant = np.log(np.maximum(mean, 0.5 / n_effective))
+        target, size = 2 * (rows.y - mean), 1.0
+    linear = np.zeros((1 + d, len(mean)))
+    if slopes and n_effective >= _FEW_ROWS * (1 + d):
+        x = np.concatenate([np.ones((1, len(rows.x))), rows.x.T])
+        weighted = rows.weight[:, None] * x.T
+        gram = x @ weighted
+        ridge = _RIDGE / n_effective + ROUNDING * np.trace(gram)
+        linear = factor(gram, ridge).solve(weighted.T @ target)
+    linear[0] += constant
+    output[: 1 + d] = linear if model.loss == "squared" else contrasts(linear, k)
     output[1 + d :] = _COEF * size * coef
     cumulated, layers = np.cumsum(rows.weight), []
     for number, (width, n_inputs) in enumerate(model.shapes()):
@@ -441,10 +464,11 @@ def gradients(model, output, layers, trace):
 # --- the loss ------------------------------------------------------------------------
 
 
-def log_odds(p, n_values):
-    """Return the values, one or one a class, of probabilities up to a factor."""
-    p = np.log(p)
-    return p[1:] - p[:1] if n_values == 1 else p - np.mean(p)
+def contrasts(logs, n_values):
+    """Return the values, one or one a class, of logarithms (..., classes) of odds."""
+    if n_values == 1:
+        return logs[..., 1:] - logs[..., :1]
+    return logs - np.mean(logs, axis=-1, keepdims=True)
 
 
 def losses(model, u, y):
@@ -495,15 +519,6 @@ def _negative_gradient(trace, f, g, residual):
         of_neurons = xp.einsum("tjm,tm->jm", g_l, residual)
         found.append((of_neurons @ layer.inputs.T).ravel())
     return xp.concatenate(found)
-
-
-def _gram_of_targets(model, gram, output):
-    """The Gauss-Newton matrix of targets that share a hidden layer, from its own."""
-    n, k, xp = model.n_linear, model.n_values, namespace(output)
-    coef = xp.repeat(output[-model.sizes[-1] :], model.shapes()[0][1], axis=0)
-    cross = (gram[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
-    linear = xp.kron(gram[:n, :n], np.eye(k))
-    return xp.block([[linear, cross], [cross.T, gram[n:, n:] * (coef @ coef.T)]])
 
 
 def _upper_blocks(trace, f, g, p, weight, k):

@@ -65,10 +65,10 @@ def beats(linear, net, covariance, rows, n_effective):
     gain of the network is known to a standard error, which does not count for it.
     ``covariance`` belongs to the network's parameters.
     """
-    x, y, weight = left_out_rows(rows)
+    x, _, weight = some = left_out_rows(rows)
 
     def log_density(values, leverage):
-        errors, factors = left_out_errors(values - y, leverage, weight, n_effective)
+        errors, factors = left_out_errors(values, leverage, some, n_effective)
         return sum(map(stacking.log_densities, errors.T, factors.T, repeat(weight)))
 
     variances = value_variances(net.model, net.theta, covariance, x)
@@ -102,14 +102,15 @@ class NoiseScale(NamedTuple):
         return np.sqrt(1 + self.share * np.expm1(logs)).reshape(y.shape)
 
 
-def noise_scale(values, errors, variances, rows, n_effective, units):
-    """Return the :class:`NoiseScale` of errors (m, k) at left-out rows, or None.
+def noise_scale(values, left_out, rows, n_effective, units):
+    """Return the :class:`NoiseScale` of errors at left-out rows, or None.
 
-    ``values`` are those of the fit there, and ``variances`` of the errors if the noise
-    is the same everywhere. The logarithms of the squares have the linear model of
-    highest evidence, and its share is that of stacking: it is hardly any where the
-    noise does not vary.
+    ``values`` (m, k) are those of the fit there, and ``left_out`` the errors and their
+    variances if the noise is the same everywhere. The logarithms of the squares have
+    the linear model of highest evidence, and its share is that of stacking: it is
+    hardly any where the noise does not vary.
     """
+    errors, variances = left_out
     weight = rows.weight / np.sum(rows.weight)
     n_seen = n_effective * np.sum(rows.weight)
     squares = errors**2 / variances
@@ -119,14 +120,14 @@ def noise_scale(values, errors, variances, rows, n_effective, units):
     # The square of one error says little, and least where it is next to nothing.
     target = np.log(squares / mean + 1 / n_seen)
     x = np.concatenate([rows.x, values], axis=1)
-    found = linear_model(Rows(x, target, weight), n_seen)
+    logs_of_rows = Rows(x, target, weight)
+    found = linear_model(logs_of_rows, n_seen)
     if found is None:
         return None
     logs = found.coef[0] + x @ found.coef[1:]
-    given = logs - target, found.leverage(x), weight, n_seen
-    left_out = target + left_out_errors(*given)[0]
+    moved, _ = left_out_errors(logs, found.leverage(x), logs_of_rows, n_seen)
     cost, share = stacking.COST_OF_A_PENALTY / n_seen, []
-    for e, v, own in zip(errors.T, variances.T, left_out.T, strict=True):
+    for e, v, own in zip(errors.T, variances.T, (target + moved).T, strict=True):
         same = stacking.log_densities(e, v, weight)
         varying = stacking.log_densities(e, v * np.exp(own), weight) - cost
         both = np.stack([same, varying], axis=1)

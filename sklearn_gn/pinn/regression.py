@@ -141,39 +141,33 @@ def _set_fitted(solver, run, fitted):
     rows, (layers, options, _) = run.rows, run.options
     net, scaling = run.best_net, fitted.scaling
     n_effective, y_scale = options.n_effective, np.asarray(scaling.y_scale)
-    sums = layers.sums(net.theta, rows)
-    found, value, loss = evidence_gn.at_penalties(layers, net, sums, n_effective)
+    known = laplace.summary_of(layers, net, rows, scaling, options)
     solver._fitted, solver.problem_, solver._error_estimate = fitted, None, None
     set_layers(solver, fitted)
     solver._sizes = len(net.theta), len(rows.x) * layers.n_values
     solver._untrained_loss = math.nan
-    n_parameters = float(np.sum(found.gamma)) + layers.n_free
+    n_parameters = known.n_effective_parameters
     solver._posterior = EvidencePosterior(
         layers,
         net.theta,
-        laplace.deferred_covariance(layers, sums, net.alpha, net.beta, n_effective),
+        known.covariance,
         float(degrees_of_freedom(n_effective, layers.n_values, n_parameters)),
     )
-    solver.loss_ = float(loss * scaling.loss_scale)
+    solver.loss_ = known.loss
     solver.fresh_loss_ = math.nan
     if run.val_loss is not None:
         solver.fresh_loss_ = run.val_loss(net) * scaling.loss_scale
-    solver.gram_spectrum_ = laplace.spectrum(sums.gram)
+    solver.gram_spectrum_ = laplace.spectrum(known.gram)
     solver.coefficients_, solver.coefficients_std_ = {}, {}
     solver.window_ends_, solver.enrichment_ = np.zeros(0), {}
     noise_std = y_scale * noise_deviation(net.beta)
     solver.noise_std_ = noise_std if y_scale.ndim else float(noise_std)
-    penalties = net.alpha / (net.beta * n_effective)
-    end = 3 + layers.n_feature_groups
+    penalties = known.alpha
     if layers.linear_term:
-        solver.alpha_ = {"output": float(penalties[0])}
+        solver.alpha_ = {"output": penalties["slope"]}
     else:
-        solver.alpha_ = {
-            "output": float(penalties[1]),
-            "bias": float(penalties[2]),
-            "weights": penalties[3:end],
-            "layers": penalties[end:],
-        }
+        names = "bias", "weights", "layers"
+        solver.alpha_ = {"output": penalties["coef"]}
+        solver.alpha_ |= {name: penalties[name] for name in names}
     solver.n_effective_parameters_ = n_parameters
-    units = np.sum(np.log(np.broadcast_to(y_scale, layers.n_values)))
-    solver.log_evidence_ = float(value - n_effective * units)
+    solver.log_evidence_ = known.log_evidence

@@ -105,8 +105,8 @@ def noise_scale_of(fit, rows):
     values, std = inference.predict(fit, features[:, 0], features[:, 1:])
     values = units.y(values[:, None])
     leverage = (std / fit.noise_std) ** 2
-    errors = left_out_errors(values - some.y, leverage, some.weight, n_rows)
-    return noise_scale(values, *errors, some, n_rows, units)
+    left_out = left_out_errors(values, leverage, some, n_rows)
+    return noise_scale(values, left_out, some, n_rows, units)
 
 
 def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):

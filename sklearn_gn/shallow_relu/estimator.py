@@ -210,7 +210,7 @@ class ShallowReLURegressor(
 
     _short_forms = SHALLOW_RELU_SOLVERS
     _not_of_every_fit = (
-        "_noise_scale",
+        "_noise_of_rows",
         "alpha_",
         "breakpoint_std_",
         "breakpoints_",
@@ -219,6 +219,7 @@ class ShallowReLURegressor(
         "selection_path_",
     )
     _network: tuple[Any, Any]  # in scaled units, and these
+    _noise_of_rows: Any = None  # how it varies, once intervals ask for it
     _parameter_constraints: dict[str, Any] = {
         **GaussNewtonEstimator._parameter_constraints,
         "n_neurons": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
@@ -332,9 +333,11 @@ class ShallowReLURegressor(
             If weights look like inverse variances.
         """
         began = time.perf_counter()
-        chunks = self._large_rows(X, y, sample_weight, X_val, y_std)
-        if chunks is not None:
+        needs_all = y_std is not None or (self.early_stopping and X_val is None)
+        chunks = None if needs_all else chunks_of(X, y, sample_weight)
+        if chunks is not None and reason_against_chunks(self, X.shape[1]) is None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
+        check_fits(X, "fit_chunks reads rows piece by piece, or fit a random sample.")
         data, y, weight, validation = self._checked_rows(
             X, y, sample_weight, y_std, X_val, y_val
         )
@@ -416,19 +419,6 @@ class ShallowReLURegressor(
             self._row_checks = self._row_checks.renumbered(number)
         return self
 
-    def _large_rows(self, X, y, sample_weight, X_val, y_std):
-        """Return the chunks of rows on disk; None for rows that fit into memory."""
-        shape = getattr(X, "shape", ())
-        n_features = shape[1] if len(shape) == 2 else 1
-        needs_all = y_std is not None or (self.early_stopping and X_val is None)
-        chunks = None if needs_all else chunks_of(X, y, sample_weight)
-        if chunks is None or reason_against_chunks(self, n_features) is not None:
-            check_fits(
-                X, "fit_chunks reads rows piece by piece, or fit a random sample."
-            )
-            return None
-        return chunks
-
     def _solve(self, problem, data, began=None):
         """Run the loop around the steps of a solver, and set the fitted attributes."""
         n_rounds = int(getattr(problem.options, "relocations", 0))
@@ -506,6 +496,15 @@ class ShallowReLURegressor(
             std = found.standard_errors(scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite
             return std * scaling.y_scale
+
+    @property
+    def _noise_scale(self):
+        with np.errstate(all="ignore"), backend.one_blas_thread():
+            return self._noise_of_rows and self._noise_of_rows.get()
+
+    def __getstate__(self):
+        self._noise_scale  # noqa: B018 - a saved model leaves the rows behind
+        return super().__getstate__()
 
     def summary(self) -> Summary:
         """Return tables of the breakpoints and the lines of a fit of one feature.

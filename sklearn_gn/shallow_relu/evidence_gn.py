@@ -188,9 +188,10 @@ class SampleState(NamedTuple):
     criterion: float  # any network of all rows is better
     inner: Any
 
-
-def _on_sample(inner):
-    return SampleState(inner.net, inner.loss, inner.criterion + _ON_SAMPLE, inner)
+    @classmethod
+    def of(cls, inner):
+        """Return the state around that of the iteration."""
+        return cls(inner.net, inner.loss, inner.criterion + _ON_SAMPLE, inner)
 
 
 def prepare_sample(rows, options):
@@ -209,7 +210,7 @@ def init_on_sample(data, start, options):
     """Start on the sample; the last start goes on from there to all rows."""
     sample, of_sample, rows, _ = data
     if not isinstance(start, Continued):
-        return _on_sample(init(sample, start, of_sample))
+        return SampleState.of(init(sample, start, of_sample))
     state = init(rows, (start.net,), options)
     if options.alpha is not None:
         return state
@@ -226,7 +227,7 @@ def step_from_sample(data, state, options):
         while stop is None and n_steps < _SAMPLE_ITERATIONS:
             inner, report = step(sample, inner, of_sample)
             n_steps, stop = n_steps + report.inner_iterations, report.stop
-        state, stop = _on_sample(inner), stop or "max_iter"
+        state, stop = SampleState.of(inner), stop or "max_iter"
         report = report._replace(stop=stop, inner_iterations=n_steps)
     else:
         state, report = step(rows, state, options)

@@ -18,6 +18,7 @@ from scipy.special import ndtri
 from sklearn_gn.bayes import huber
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.laplace import (
+    Deferred,
     degrees_of_freedom,
     left_out_errors,
     left_out_rows,
@@ -111,12 +112,25 @@ class Posterior(NamedTuple):
     model: Layers
     theta: np.ndarray  # (P,)
     covariance: np.ndarray | LowRank  # (P, P)  at the mean noise of all targets
+    precision: float  # of that noise; zero without any
     noise_ratio: np.ndarray  # (q,)  variance of the noise of each, over their mean
 
     def standard_errors(self, z):
         """Return standard errors of predictions of shape (m, q)."""
-        model, theta, covariance, ratio = self
-        return np.sqrt(ratio * value_variances(model, theta, covariance, z))
+        return np.sqrt(self.noise_ratio * value_variances(*self[:3], z))
+
+
+def noise_scale_of(net, scaling, found, rows, n_effective, are_means=False):
+    """Return the noise scale of a network with a posterior, from left-out rows.
+
+    Rows that count several times are repetitions of one observation, or means of many.
+    """
+    values = predict_scaled(net, rows.x)
+    leverage = found.precision * value_variances(*found[:3], rows.x)
+    errors, variances = left_out_errors(values, leverage, rows, n_effective)
+    if are_means:
+        variances = variances / np.maximum(rows.weight * n_effective, 1)[:, None]
+    return noise_scale(values, (errors, variances), rows, n_effective, scaling)
 
 
 # --- given penalties -----------------------------------------------------------------
@@ -137,7 +151,8 @@ def posterior(hyperplanes, coef, rows, mean_square, n_effective):
     freedom = degrees_of_freedom(n_effective, q, n_parameters)
     pooled = float(np.sum(mean_square) / freedom)  # of the noise, over N
     inverse = pooled * inverse / length[:, None] / length
-    found = Posterior(model, theta, inverse, noise_ratio(mean_square))
+    precision = 1 / (pooled * n_effective) if pooled > 0 else 0.0
+    found = Posterior(model, theta, inverse, precision, noise_ratio(mean_square))
     return found, np.sqrt(mean_square * q * n_effective / freedom), n_parameters
 
 
@@ -176,17 +191,9 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     }
     if one_feature:
         knots, std = fitted_breakpoints(found, hyperplanes, coef, host)
-        some = left_out_rows(data)
-        values = predict_scaled(net, some.x)
-        level = np.where(noise_std > 0, noise_std, np.inf)
-        leverage = (found.standard_errors(some.x) / level) ** 2
-        given = values - some.y, leverage, some.weight, n_effective
-        errors, variances = left_out_errors(*given)
-        # Rows that were merged are means.
-        variances = variances / np.maximum(some.weight * n_effective, 1)[:, None]
-        given = errors, variances, some, n_effective, scaling
+        given, are_means = (net, scaling, found, left_out_rows(data), n_effective), True
         attributes |= {
-            "_noise_scale": noise_scale(values, *given),
+            "_noise_of_rows": Deferred(noise_scale_of, *given, are_means),
             "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
             "breakpoint_std_": std * scaling.x_scale[0],
             "_rows_at_ends": rows_at_ends(host, n_effective, knots),
@@ -246,13 +253,6 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         value = linear.log_evidence
         net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
         known = summary_of(model, net, rows, scaling, options)
-    covariance, scale = known.covariance.get(), None
-    if not (given or robust):
-        left = left_out_rows(rows)
-        values = model.values(net.theta, left.x)
-        leverage = net.beta * value_variances(model, net.theta, covariance, left.x)
-        both = left_out_errors(values - left.y, leverage, left.weight, n_effective)
-        scale = noise_scale(values, *both, left, n_effective, scaling)
     n_parameters = known.n_effective_parameters
     n_chosen = n_parameters + known.n_of_penalties
     freedom = degrees_of_freedom(n_effective, q, n_chosen)
@@ -263,22 +263,27 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     else:
         ratio = degrees_of_freedom(n_effective, q, n_parameters) / freedom
         noise_std = known.noise_std * math.sqrt(ratio)
+    covariance = known.covariance.get()
+    found = Posterior(model, net.theta, covariance, net.beta, known.noise_ratio)
     shown = network_of(net, rows)
     active = np.any(shown.coef != 0, axis=1)
     slots = np.flatnonzero(active)
     some = rows
     if not isinstance(rows, RowSource):
         some, _ = rows.every(len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
-    return _network_attributes(shown, slots, shown.slope, some, scaling) | {
+    attributes = _network_attributes(shown, slots, shown.slope, some, scaling)
+    if not (given or robust):
+        of_rows = net, scaling, found, left_out_rows(rows), n_effective
+        attributes["_noise_of_rows"] = Deferred(noise_scale_of, *of_rows)
+    return attributes | {
         "active_": active,
         "alpha_method_": "fixed" if given else known.alpha_method,
         "alpha_": {name: a for name, a in known.alpha.items() if name != "layers"},
         "loss_": known.loss,
         "noise_std_": one_or_each(noise_std),
         "n_effective_parameters_": n_parameters,
-        "_posterior": Posterior(model, net.theta, covariance, known.noise_ratio),
+        "_posterior": found,
         "_degrees_of_freedom": freedom,
-        "_noise_scale": scale,
         "_n_parameters": n_chosen,
         "log_evidence_": known.log_evidence,
     }

@@ -36,7 +36,7 @@ from sklearn_gn.bayes import (
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess, Kernel
 from sklearn_gn.bayes.laplace import Summary, left_out_rows
-from sklearn_gn.bayes.layers import Layers, log_odds
+from sklearn_gn.bayes.layers import Layers, contrasts
 from sklearn_gn.bayes.linear_evidence import linear_model, noise_scale
 from sklearn_gn.data.units import Units
 from sklearn_gn.linalg.factors import work_of
@@ -62,7 +62,8 @@ def set_fitted(estimator, run, rows, options, factors):
     if options.robust:
         rows = rows._replace(y=huber.targets_of(mean_values(members, rows.x), rows))
     # 1. What is known of each member, other candidates, and the shares of all.
-    n_small = len(members) - (len(state.wide.members) if options.wide else 0)
+    has_wide = options.wide and state.wide
+    n_small = len(members) - (len(state.wide.members) if has_wide else 0)
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
     process = state.process if options.is_open else None
@@ -108,7 +109,7 @@ def set_fitted(estimator, run, rows, options, factors):
     if not classifies:
         _set_noise(estimator, members, rows, options, observed)
     else:
-        moved = log_odds(factors, members[0].model.n_values)
+        moved = contrasts(np.log(factors), members[0].model.n_values)
         members = [member.with_output(moved=moved) for member in members]
     members = tuple(
         m._replace(known=m.known._replace(gram=None, left_out=None)) for m in members
@@ -160,11 +161,11 @@ def _set_noise(estimator, members, rows, options, observed):
     estimator._degrees_of_freedom, estimator._noise_scale = freedom, None
     used = [m for m in members if np.any(m.share)]
     if used and not options.robust and all(m.known.left_out for m in used):
-        both = sum(
+        left_out = sum(
             share * np.array(member.known.left_out)
             for share, member in zip(shares(used), used, strict=True)
         )
-        given = fitted, *both, rows, n_effective, options.scaling
+        given = fitted, left_out, rows, n_effective, options.scaling
         estimator._noise_scale = noise_scale(*given)
 
 
@@ -327,6 +328,9 @@ def _with_process(found, log_p, rows, options):
         members, log_p = [member], [*log_p, own]
     elif found:
         process, ones = found.process, np.ones(found.theta.shape[1])
+        # Slope, noise, and length scales that are not beyond the range of the rows.
+        rho = process.kernel.rho
+        n_determined = 2 + float(np.sum(rho / (rho + evidence.SWITCHED_OFF)))
         noise, n_rows = process.scale * process.kernel.noise, np.sum(process.counts)
         y_scale = options.scaling.y_scale * ones
         value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
@@ -338,7 +342,7 @@ def _with_process(found, log_p, rows, options):
             noise_ratio=ones,
             noise_std=y_scale * noise_deviation(1 / noise, ones),
             n_effective_parameters=found.gamma,
-            n_of_penalties=process.kernel.n_determined(),
+            n_of_penalties=n_determined,
             log_evidence=value if sees_all else math.nan,  # that of other data
             n_rows=float(n_rows),
             left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
@@ -392,7 +396,7 @@ def kinds_of_classes(small, rows, options):
     d = rows.x.shape[1]
     model = Layers((d,), (), k if k > 2 else 1, "cross_entropy", tuple(range(d)))
     output = np.zeros((model.n_linear, model.n_values))
-    output[0] = log_odds(counts, model.n_values)
+    output[0] = contrasts(np.log(counts), model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
     theta = model.join(output, [])
     kinds.append([Member(RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model))])

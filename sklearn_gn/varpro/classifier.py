@@ -277,12 +277,16 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         data = {"X": X, "y": y, "metadata": metadata}
         previous = self.warm_start and hasattr(self, "_fitted")
         self._find_classes(y, weight, previous=previous)
-        validation = self._check_validation(X_val, y_val)
-        X, code, by_class = self._encode_weighted(X, y, weight)
-        weight = weight[weight > 0]
+        validation = None
+        if X_val is not None or y_val is not None:
+            validation = self._check_validation(X_val, y_val)
+        counted = weight > 0
+        X, y, weight = X[counted], y[counted], weight[counted]
         factors = np.ones(len(self.classes_))
-        factors[code] = by_class / weight
-        self._fit_rows(X, code[:, None], weight, data, validation, factors)
+        if self.class_weight is not None:
+            factors = self._factors_of_classes(y, weight)
+        code = np.searchsorted(self.classes_, y)[:, None]
+        self._fit_rows(X, code, weight, data, validation, factors)
         return self
 
     @unchanged_on_failure

@@ -142,7 +142,7 @@ def plan(estimator, X, y, weight):
                 "Fit a new estimator."
             )
         return models, len(models) - n_wide
-    wide, size = first._replace(sizes=(n_features, _WIDTH)), len(first.groups())
+    wide, size = first._replace(sizes=(n_features, _WIDTH)), first.n_parameters
     if of_classes and work_of(n_rows, size) > _MOST_WORK_OF_ALL_ROWS:
         return [wide] * (N_PARTS if n_init == "auto" else n_init), 0
     # One network is fitted by variable projection where a matrix would be too large,
@@ -152,7 +152,7 @@ def plan(estimator, X, y, weight):
     if is_large or not affordable(n_rows, size):
         return None
     n = len(ACTIVATIONS) if n_init == "auto" else n_init
-    is_mixed = of_classes and n_init == "auto" and switches.on("varpro.wide_members")
+    is_mixed = of_classes and n_init == "auto"
     small = [kinds[number % len(kinds)] for number in range(n)]
     return small + [wide] * N_PARTS * is_mixed, n
 
@@ -227,7 +227,8 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     if n_evidence:
         rows = model.rows_on(estimator.device, rows)
     if n_evidence < len(models):
-        warn_of_cpu(estimator.device, "wide members by mini-batches")
+        if estimator.device is not None:
+            warn_of_cpu(estimator.device, "wide members by mini-batches")
         # A dict has no penalties of wide members beside small ones.
         both = n_evidence and is_dict
         wide = of_evidence._replace(alpha=None) if both else of_evidence
@@ -258,9 +259,12 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         starts = [in_units(m, former, scaling) for m in networks_of(members)]
     else:
         n, starts = of_evidence.n_effective, []
-        for model, seed in zip(models, seeds, strict=True):
+        for number, (model, seed) in enumerate(zip(models, seeds, strict=True)):
             own, rng = model._replace(features=features), np.random.RandomState(seed)
-            starts.append(Member(first_network(own, rows, n, rng)))
+            # Penalties that stay would not take back slopes that follow noise.
+            slopes = number < n_evidence
+            net = first_network(own, rows, n, rng, slopes=slopes)
+            starts.append(Member(net))
     # 4. The loop.
     estimator._run_from(
         [tuple(starts)],
@@ -312,7 +316,7 @@ def init(rows, members, options):
     state, n = CommitteeState(), options.n_evidence
     if n > 0:
         state = _with_round(rows, state, members[:n], options.evidence)
-    if n < len(members):
+    if n < len(members) and (n == 0 or switches.on("varpro.wide_members")):
         state = state._replace(wide=wide_members.init(members[n:], options.wide))
     return state
 
@@ -386,7 +390,7 @@ def _next_round(rows, state, report, options):
     )
     # One whose parameters are mostly idle is large enough.
     deepens &= 2 * np.sum(net.gamma) > len(net.theta)
-    deepens &= is_formed(rows.y.size, len(deeper.groups()))
+    deepens &= is_formed(rows.y.size, deeper.n_parameters)
     models = []
     if deepens and switches.on("varpro.growth"):
         models = [deeper]
@@ -429,7 +433,7 @@ def _evidence_step(rows, state, options):
     """Take a step of every member by the evidence that has not ended."""
     running = [run.state.net.model for run in state.runs if run.report.stop is None]
     take = partial(_run_after_step, rows, options)
-    work = work_of(len(rows.x), len(running[0].groups()))
+    work = work_of(len(rows.x), running[0].n_parameters)
     runs = side_by_side(take, state.runs, work)
     reports = [run.report for run in runs]
     if any(r.stop == "rounding" for r in reports):  # beside it others do not count

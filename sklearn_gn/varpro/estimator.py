@@ -146,18 +146,15 @@ class _VarProNet(
         n_rows = np.count_nonzero(weight)
         self._fit_network(X, rows, rows, scaling, rng, n_rows, n_effective, **words)
 
-    def _n_values(self, y):
-        """Number of values of the output layer; one value stands for two classes."""
-        return 1 if is_classifier(self) and y.shape[1] == 2 else y.shape[1]
-
     def _units(self, X, y, weight, each_target=False):
         """Units of the fit; the values of classes have none."""
+        of_classes = self._loss == "cross_entropy"
         if not self.scale:
-            return Units.none(X, y[:, : self._n_values(y)])
+            return Units.none(X, y[:, :1] if of_classes else y)
         units = Units.of(X, y, weight, each_target=each_target, limited=True)
-        if self._loss == "squared":
-            return units
-        return units._replace(y_center=np.zeros(self._n_values(y)), y_scale=1.0)
+        if of_classes:
+            units = units._replace(y_center=np.zeros(1), y_scale=1.0)
+        return units
 
     def _fit_network(self, X, rows, example, scaling, rng, n_rows, n_samples, **words):
         """Fit one network to rows, X among them, in the units of a scaling."""
@@ -268,7 +265,9 @@ class _VarProNet(
         from sklearn_gn.networks._base import initial_parameters, n_features
         from sklearn_gn.varpro.problem import Net
 
-        n_inputs, n_values = rows.x.shape[1], self._n_values(rows.y)
+        n_inputs, n_values = rows.x.shape[1], rows.y.shape[1]
+        if is_classifier(self) and n_values == 2:  # one value stands for two classes
+            n_values = 1
         if not (self.warm_start and hasattr(self, "_fitted")):
             with backend.scope(self.dtype, self.device):
                 theta = initial_parameters(model.network, rng, rows.x[:1])

@@ -161,8 +161,7 @@ def posterior_variances(member, x):
 def left_out_errors(member, n_effective, rows):
     """Return errors and variances, (m, k), of a regression at left-out rows."""
     leverage = member.net.beta * posterior_variances(member, rows.x)
-    residuals = member.values(rows.x) - rows.y
-    given = residuals, leverage, rows.weight, n_effective
+    given = member.values(rows.x), leverage, rows, n_effective
     errors, factors = laplace.left_out_errors(*given)
     return errors, factors / member.net.beta
 

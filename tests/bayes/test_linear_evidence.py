@@ -88,9 +88,8 @@ def test_errors_at_left_out_rows_are_those_of_fits_without_them(d):
     if d > 12:
         rows, n_effective = rows._replace(weight=np.full(12, 1 / 12)), 12.0
     linear = linear_model(rows, n_effective)
-    residuals = linear.coef[0] + rows.x @ linear.coef[1:] - rows.y
-    leverage = linear.leverage(rows.x)
-    found, _ = left_out_errors(residuals, leverage, rows.weight, n_effective)
+    values = linear.coef[0] + rows.x @ linear.coef[1:]
+    found, _ = left_out_errors(values, linear.leverage(rows.x), rows, n_effective)
     counts = n_effective * rows.weight
     for i in range(12):  # one of the rows that row i stands for
         ridge = Ridge(alpha=linear.alpha / linear.beta)
