@@ -65,7 +65,6 @@ class TimeMarching(NamedTuple):
     start: float = 0.0  # of the present window, as shares of the interval
     stop: float = 1.0
     done: tuple = ()  # of (stop, fresh loss, network) of the windows before
-    falls: tuple = ()  # lowest fresh loss after each iteration of this window
     fresh: Any = None  # fresh points of the window; None: those of the fit
     next_stop: float | None = None  # end of a new window, before the next iteration
     ended: bool = False  # whether the last window is solved, or cannot be
@@ -149,16 +148,15 @@ def within(model, batches, march):
 # --- when to cut, and when to go on --------------------------------------------------
 
 
-def observed(march, fresh, first, goal, in_time):
+def observed(march, falls, first, goal, in_time):
     """Return the march after an iteration, with where the next window is to end.
 
     A window ends at a loss of ``goal``, or where it is solved and its loss flat.
     """
-    lowest = min(fresh, march.falls[-1] if march.falls else math.inf)
-    march = march._replace(falls=(*march.falls, lowest))
     if march.ended:
         return march
-    flat, length = is_flat(march.falls, FEW_ITERATIONS), march.stop - march.start
+    lowest, flat = falls[-1], is_flat(falls, FEW_ITERATIONS)
+    length = march.stop - march.start
     half = march._replace(next_stop=march.start + length / 2)
     if not march.active:
         unsolved = lowest > WELL_SOLVED_LOSS * first
@@ -172,7 +170,7 @@ def observed(march, fresh, first, goal, in_time):
     if share <= min(goal, WELL_SOLVED_LOSS) or (flat and (well or length <= _SHORTEST)):
         if march.stop == 1:
             return march._replace(ended=True)
-        if well and len(march.falls) <= FEW_ITERATIONS:
+        if well and len(falls) <= FEW_ITERATIONS:
             length = 2 * length
         # The last window is not a scrap.
         last = (1 - march.stop) / length <= 5 / 4
@@ -180,17 +178,20 @@ def observed(march, fresh, first, goal, in_time):
     return half if flat else march
 
 
-def is_flat(falls, patience):
-    """Whether the lowest fresh loss has not fallen in so many iterations."""
-    return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
+def is_flat(falls, patience, share=FALL):
+    """Whether the lowest loss has not fallen to a share in so many iterations."""
+    return len(falls) > patience and falls[-1] > share * falls[-1 - patience]
 
 
-def moved_on(march, model, net, fresh_points, rng):
-    """Return the march with its next window, and the network to begin it with."""
+def moved_on(march, loss, model, net, fresh_points, rng):
+    """Return the march with its next window, and the network to begin it with.
+
+    The ``loss`` is the lowest one of the present window.
+    """
     goes_on = march.next_stop > march.stop
     before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
     if goes_on:
-        done = (*march.done, (march.stop, march.falls[-1], before))
+        done = (*march.done, (march.stop, loss, before))
         new = TimeMarching(march.stop, march.next_stop, done)
         net = _with_time(before, march, back=True)
     else:
@@ -237,13 +238,12 @@ def _with_time(net, march, back=False):
 # --- the solution in pieces ----------------------------------------------------------
 
 
-def pieces(march, model, net):
-    """The solution: a network, or the networks of all windows so far."""
+def pieces(march, loss, model, net):
+    """The solution: a network, or those of all windows so far, the last of a loss."""
     if not march.active:
         return net
     low, high = model.problem.domain.bounds[0]
-    last = march.stop, (math.inf, *march.falls)[-1], net
-    stops, losses, nets = zip(*march.done, last, strict=True)
+    stops, losses, nets = zip(*march.done, (march.stop, loss, net), strict=True)
     return Pieces(low + (high - low) * np.array(stops), np.array(losses), nets)
 
 
