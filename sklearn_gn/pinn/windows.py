@@ -31,16 +31,14 @@ would otherwise rather have another start.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from sklearn_gn import _switches as switches
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.jacobian import Parameters
-from sklearn_gn.pinn.model import drawn_anew, network, richer
+from sklearn_gn.pinn.model import drawn_anew, network_values
 from sklearn_gn.pinn.pieces import class_residuals
 
 # A loss that has not fallen by FALL in so many iterations falls no longer.
@@ -193,18 +191,18 @@ def moved_on(march, loss, model, net, fresh_points, rng):
     if goes_on:
         done = (*march.done, (march.stop, loss, before))
         new = TimeMarching(march.stop, march.next_stop, done)
-        net = _with_time(before, march, back=True)
+        net = with_time(before, march, back=True)
     else:
         new = TimeMarching(march.start, march.next_stop, march.done)
         net = drawn_anew(rng, before, model.problem)
     low, high = model.problem.domain.bounds[0]
-    start = np.array([low + (high - low) * new.start])
-    net = _with_time(net, new)
+    start = np.array([[low + (high - low) * new.start]])
+    net = with_time(net, new)
     reached = new.done[-1][2] if new.done else before
-    value = np.asarray(_outputs(model, reached, start))
+    value = np.asarray(network_values(model, reached, start))[0]
     *hidden, last = net.layers
     last = np.array(last)
-    last[-1] += value - np.asarray(_outputs(model, net, start))
+    last[-1] += value - np.asarray(network_values(model, net, start))[0]
     net = net._replace(layers=(*hidden, last))
     fresh, unit = within(model, fresh_points, new), 0.0
     if new.done:
@@ -218,12 +216,7 @@ def moved_on(march, loss, model, net, fresh_points, rng):
     return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net
 
 
-@partial(jit_by_size, static_argnames="model")
-def _outputs(model, net, x):
-    return network(model, net, x)
-
-
-def _with_time(net, march, back=False):
+def with_time(net, march, back=False):
     """Return a network of s in [-1, 1] as one of the time that is s in the window."""
     length = march.stop - march.start
     slope, shift = 1 / length, (1 - 2 * march.start) / length - 1
@@ -254,12 +247,6 @@ def marches(model, solution):
     done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
     starts = [0.0, *stops[:-1]]
     return [TimeMarching(start, stops[k], done[:k]) for k, start in enumerate(starts)]
-
-
-def wider_in_window(model, net, march):
-    """Add neurons that vary within the window and leave the function unchanged."""
-    net = _with_time(net, march, back=True)
-    return _with_time(richer(net, model.problem.n_functions), march)
 
 
 def last_network(solution):

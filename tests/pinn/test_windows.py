@@ -111,14 +111,14 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
 @pytest.mark.usefixtures("float64")
 def test_the_network_of_a_window_is_that_of_all_time_in_its_units():
     net = start_parameters(np.random.RandomState(0), (1, 3, 3, 1), ())
-    moved = windows._with_time(net, TimeMarching(0.25, 0.75))
+    moved = windows.with_time(net, TimeMarching(0.25, 0.75))
     model = Model(Problem(decay, TIME, START), ("tanh", "tanh"), ())
     at = jax.jit(lambda net, x: network(model, net, x))
     # From the begin, the middle and the end of the window to those of all time.
     for t, whole in [(3.0, 2.0), (4.0, 4.0), (5.0, 6.0)]:
         expected = at(net, np.array([whole]))
         np.testing.assert_allclose(at(moved, np.array([t])), expected, rtol=1e-10)
-    back = windows._with_time(moved, TimeMarching(0.25, 0.75), back=True)
+    back = windows.with_time(moved, TimeMarching(0.25, 0.75), back=True)
     np.testing.assert_allclose(back.layers[0], net.layers[0], rtol=1e-12, atol=1e-12)
 
 
