@@ -82,11 +82,11 @@ class Rules(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What is remembered of the present size."""
+    """What is remembered of the present size, window and weight."""
 
     sizes: Sizes
     density: float = _RESIDUALS  # residuals for each parameter
-    falls: tuple = ()  # lowest fresh loss after each iteration of this size
+    falls: tuple = ()  # lowest fresh loss after each iteration since the last change
     before: float = math.inf  # lowest fresh loss when this size began
     ended: bool = False  # whether growth has ended
 
@@ -112,51 +112,47 @@ class Control(NamedTuple):
     estimate: float = math.nan  # of the error, the last one
     n_starts: int = 1  # networks that were begun with
     next: str | None = None  # "points", "network", "window" or "start"
-    level: Any = None  # Level, where sizes are found
+    level: Level = Level(FEW_POINTS)
     march: Any = None  # windows.TimeMarching, where time may be cut
     weighing: Weighing = Weighing()
     clock: Clock = Clock()
-
-    @property
-    def is_in_windows(self):
-        """Whether the time is cut, or about to be."""
-        march = self.march
-        return march is not None and (march.active or march.next_stop is not None)
-
-
-class Losses(NamedTuple):
-    """Losses after a step."""
-
-    training: float
-    fresh: float  # NaN where there are no fresh points
-    noise: float  # of observations, which no solution lowers; 0 where it is not known
-    decisive: bool  # whether they tell that nothing can be gained
 
 
 # --- estimate and stop ---------------------------------------------------------------
 
 
-def decide(points, state, settings, step, losses):
-    """Return the control with what comes next, and the reason to stop or None."""
+def decide(points, state, settings, step, of_classes):
+    """Return the control with what comes next, and the reason to stop or None.
+
+    ``of_classes`` are the losses on fresh points; NaN where there are none.
+    """
     model, now, rules = settings.models[state.stage], state.control, settings.growth
-    training, fresh, noise, decisive = losses
-    first, level = now.first_fresh, now.level
+    known, tol, error = settings.observed, float(settings.tol), math.nan
+    first, training = now.first_fresh, step.report.loss
+    misfit, fresh = float(step.class_losses[-1]), float(of_classes.sum())
+    if points.validates and known is not None:
+        # The weight follows from the noise of the observations that it is given to.
+        fresh += misfit - float(of_classes[-1])
+    noise = misfit if now.weighing.weight != 1 else 0.0  # which no solution lowers
+    # An easier problem does not decide that nothing is gained.
+    decisive = step.decisive and state.stage + 1 == len(settings.models)
     # How far the loss has fallen. Losses on points that are drawn anew do not compare,
     # those on fresh ones do; and another problem has another loss.
     judged = (training if math.isnan(fresh) else fresh) - noise
-    stalled = not judged < (1 - float(settings.tol)) * now.lowest_loss
+    stalled = not judged < (1 - tol) * now.lowest_loss
     now = now._replace(
         n_stalled=now.n_stalled + 1 if stalled and decisive else 0,
         lowest_loss=min(judged, now.lowest_loss) if decisive else math.inf,
     )
-    if level is not None and decisive and not now.is_in_windows:
-        lowest = min(fresh, level.falls[-1] if level.falls else level.before)
-        level = level._replace(falls=(*level.falls, lowest))
-        now = now._replace(level=level)
+    if decisive:
+        before = (now.level.before, *now.level.falls)[-1]
+        falls = (*now.level.falls, min(fresh, before))
+        now = now._replace(level=now.level._replace(falls=falls))
+    falls = now.level.falls
     in_time = rules is None or _in_time(now.clock, rules)
-    if now.march is not None:
+    if now.march is not None and falls:
         goal = (settings.error / USUAL_SHARE) ** 2
-        march = windows.observed(now.march, fresh, first, goal, in_time)
+        march = windows.observed(now.march, falls, first, goal, in_time)
         now = now._replace(march=march)
     # Whether the equation holds, between the points of training, too. Few digits need
     # no more than the loss that mostly goes with them.
@@ -164,46 +160,78 @@ def decide(points, state, settings, step, losses):
     enough = min(max(SOLVED_LOSS, usual), _UNMET_LOSS)
     limit = max(OVERFITTED * (training - noise), WELL_SOLVED_LOSS * first)
     solved = math.isnan(fresh) or fresh - noise <= min(enough * first, limit)
-    if settings.observed is not None and decisive:
-        weighing = observation_weight.with_next_weight(
-            now.weighing, settings.observed, step, fresh, solved
-        )
-        now = now._replace(weighing=weighing)
+    if known is not None and decisive:
+        given = now.weighing, known, step, fresh, falls, solved
+        now = now._replace(weighing=observation_weight.with_next_weight(*given))
     if noise:
-        bound = now.weighing.weight * settings.observed.spread_loss
+        bound = now.weighing.weight * known.spread_loss
         solved &= observation_weight.is_noise(noise, bound)
-    # What comes next.
-    if now.is_in_windows:
+    # What comes next: the next window,
+    in_windows = now.march is not None and (now.march.active or now.march.next_stop)
+    if in_windows:
         solved &= all(loss <= enough * first for _, loss, _ in now.march.done)
         settled = now.march.ended
         if now.march.next_stop is not None:
             now = now._replace(next="window")
     else:
-        # Each condition by its own measure, unless the error is small enough.
+        # what is larger,
         holds = solved
+        # Each condition by its own measure, unless the error is small enough.
         solved &= not _unmet(model, step.class_losses, now.first_classes, enough)
         settled = now.n_stalled >= _PATIENCE // 2
-        if level is not None:
+        if rules is not None:
             lacks = what_is_missing(now, rules, training, fresh, state.net)
             if lacks == "end":
-                now = now._replace(level=level._replace(ended=True))
+                now = now._replace(level=now.level._replace(ended=True))
             elif lacks is not None and in_time:
                 now = now._replace(next=lacks)
             # Where there is no time to grow, the rest is for further iterations.
             late = lacks in ("points", "network") and not in_time
             ended = now.level.ended and (settled or solved)
             settled = (settled and solved) if late else ended
-        if holds and decisive and settings.error > 0:
-            few = FEW_ITERATIONS // 4 if step.at_minimum else FEW_ITERATIONS
-            promises = level is not None and is_flat(level.falls, few)
-            promises |= fresh <= usual * first or now.next is not None
-            promises &= fresh <= now.promising
-            found = points, state, settings, now, losses
-            now, settled, accurate = _judged(*found, promises, settled)
-            solved |= accurate
-    stop = _reason_to_stop(now, settings, step, losses, solved, settled)
+        # or the end, if the error is small enough. It is estimated where the loss falls
+        # slowly, or nothing else is left to do.
+        accurate, estimates = False, holds and decisive and settings.error > 0
+        few = FEW_ITERATIONS // 4 if step.at_minimum else FEW_ITERATIONS
+        promises = rules is not None and is_flat(falls, few)
+        promises |= fresh <= usual * first or now.next is not None
+        promises &= fresh <= now.promising
+        may_grow = rules is not None and rules.network and has_room(state.net)
+        may_grow = may_grow and switches.on("pinn.growth")
+        if estimates and noise:
+            hidden = observation_weight.hides_the_rest(falls, noise, known)
+            accurate = hidden and not now.weighing.waits
+        elif estimates and (promises or (settled and may_grow)):
+            error = _estimated_error(points, state, settings, now)
+            accurate = error <= settings.error
+            # Of an error that is larger than the solution nothing more is known.
+            fall = (settings.error / min(error, 1.0)) ** 2 if not accurate else 0.0
+            now = now._replace(estimate=error, promising=fresh * fall)
+        # A network that solves the equation grows where its error is beyond the usual.
+        too_large = error > max(USUAL_SHARE * math.sqrt(SOLVED_LOSS), settings.error)
+        grows = settled and too_large and may_grow and fresh > EXHAUSTED_LOSS * first
+        if accurate:
+            solved = settled = True
+            now = now._replace(next=None, level=now.level._replace(ended=True))
+        elif grows and _in_time(now.clock, rules):
+            settled = False
+            now = now._replace(next="network", level=now.level._replace(ended=False))
+    # Why the fit would end here.
+    kept, stop = settings.resample is None, None
+    other = now.weighing.changes or (in_windows and not now.march.ended)
+    if not math.isfinite(training):
+        stop = "non_finite"
+    elif other:  # loss, which the next iteration has to lower
+        stop = None
+    elif training <= step.rounding_loss and now.n_stalled and (solved or kept):
+        # Residuals may be rounding, and the last step has gained nothing.
+        stop = "rounding" if solved else "stalled"
+    elif step.no_progress and decisive and kept:
+        stop = step.no_progress
+    elif settled and tol > 0:
+        stop = "tol" if solved else "stalled"
     if _begins_anew(now, state, settings, step, stop):
-        now, stop = now._replace(next="start"), None
+        return now._replace(next="start"), None
     return now, stop
 
 
@@ -241,38 +269,6 @@ def _in_time(clock, rules):
     return now + clock.first + (now - clock.changed) <= rules.deadline
 
 
-def _judged(points, state, settings, now, losses, promises, settled):
-    """The control of a fit, whether it has settled, and whether it is accurate."""
-    level, rules, error = now.level, settings.growth, math.nan
-    may_grow = rules is not None and rules.network and has_room(state.net)
-    may_grow = may_grow and switches.on("pinn.growth")
-    if losses.noise:
-        accurate = not now.weighing.waits and observation_weight.hides_the_rest(
-            now.weighing.losses, losses.noise, settings.observed
-        )
-    elif promises or (settled and may_grow):
-        wanted = settings.error
-        error = _estimated_error(points, state, settings, now)
-        accurate = error <= wanted
-        # Of an error that is larger than the solution nothing more is known.
-        fall = (wanted / min(error, 1.0)) ** 2 if error > wanted else 0.0
-        promising = losses.fresh * fall
-        now = now._replace(estimate=error, promising=promising)
-    else:
-        return now, settled, False
-    if accurate:
-        ended = level and level._replace(ended=True)
-        return now._replace(next=None, level=ended), True, True
-    # A network that solves the equation grows where its error is beyond the usual one.
-    too_large = error > max(USUAL_SHARE * math.sqrt(SOLVED_LOSS), settings.error)
-    exhausted = losses.fresh <= EXHAUSTED_LOSS * now.first_fresh
-    if settled and too_large and may_grow and not exhausted:
-        if _in_time(now.clock, rules):
-            ended, settled = level._replace(ended=False), False
-            now = now._replace(next="network", level=ended)
-    return now, settled, False
-
-
 def _estimated_error(points, state, settings, now):
     """Estimate of the largest relative error; NaN with noise or unknown functions."""
     model, known, weighing = settings.models[-1], settings.observed, now.weighing
@@ -285,23 +281,6 @@ def _estimated_error(points, state, settings, now):
         if points.data is not None and unclear:
             return math.nan
         return relative_error_estimate(*given, of="largest")
-
-
-def _reason_to_stop(now, settings, step, losses, solved, settled):
-    """Why a fit would end here, or None."""
-    kept = settings.resample is None
-    if not math.isfinite(losses.training):
-        return "non_finite"
-    if now.weighing.changes or (now.is_in_windows and not now.march.ended):
-        return None  # the next iteration has another loss to lower
-    # Residuals may be rounding, and the last step has gained nothing.
-    if losses.training <= step.rounding_loss and now.n_stalled and (solved or kept):
-        return "rounding" if solved else "stalled"
-    if step.no_progress and losses.decisive and kept:
-        return step.no_progress
-    if settled and settings.tol > 0:
-        return "tol" if solved else "stalled"
-    return None
 
 
 # --- another start -------------------------------------------------------------------
@@ -330,7 +309,8 @@ def _begins_anew(now, state, settings, step, stop):
 def _is_astray(now, state, settings, class_losses):
     """Whether a fit has gone wrong, where its network no longer learns."""
     model, level = settings.models[state.stage], now.level
-    if level is None or not (level.ended or is_flat(level.falls, _PATIENCE)):
+    slow = level.ended or is_flat(level.falls, _PATIENCE)
+    if settings.growth is None or not slow:
         return False
     # Between one that is solved and one that has learnt nothing, by their digits.
     limit = math.sqrt(SOLVED_LOSS * _UNMET_LOSS) * now.first_fresh
@@ -348,7 +328,7 @@ def has_vanished(now, net, settings, class_losses):
         return False
     weighing, spread = now.weighing, settings.observed.spread_loss
     poor = class_losses[-1] > _UNMET_LOSS * weighing.weight * spread
-    settled = observation_weight.has_settled(weighing.losses, weighing.equation)
+    settled = observation_weight.has_settled(now.level.falls, weighing.equation)
     return poor and settled and vanished(settings.models[-1].problem, net.extra).any()
 
 
@@ -412,7 +392,7 @@ def grown(level, what, rules, classes, net, rng, n_waves=0):
 def refined(points, state, settings):
     """Return the state with what is due, and whether other points are to be drawn."""
     now, model = state.control, settings.models[-1]
-    due, level, net, memory = now.next, now.level, state.net, None
+    due, level, net, memory = now.next, now.level._replace(falls=()), state.net, None
     weighing, batches = now.weighing, state.batches
     rng = np.random.RandomState([settings.seed, state.iteration])
     # Of a loss that does not compare with the ones before.
@@ -420,11 +400,12 @@ def refined(points, state, settings):
     if due != "start" and weighing.changes:
         given = weighing, settings.observed, model, net, batches
         weighing, batches = observation_weight.changed(*given)
-        now = now._replace(weighing=weighing, **again)
+        now = now._replace(level=level, **again)
     clock = now.clock._replace(began=time.perf_counter())
     if due is not None:
         clock = clock._replace(changed=clock.began)
-    now = now._replace(next=None, clock=clock)
+        weighing = weighing._replace(equation=())
+    now = now._replace(next=None, clock=clock, weighing=weighing)
     if due is None:
         memory = state.memory
     elif due == "start":
@@ -434,20 +415,19 @@ def refined(points, state, settings):
         raised = now.n_starts * Unknown(1.0, positive=True).encode(VANISHED**-0.5)
         gone = raised * vanished(model.problem, state.net.extra)
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
-        if level is not None:
-            level = Level(level.sizes, level.density)
-        seen = {"losses": (), "equation": (), "share": math.inf}
-        weighing = weighing._replace(next=weighing.weight, **seen)
-        n_starts = now.n_starts + 1
+        level, n_starts = Level(level.sizes, level.density), now.n_starts + 1
+        weighing = weighing._replace(next=weighing.weight, share=math.inf)
         now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
     elif due == "window":
-        march, net = windows.moved_on(now.march, model, net, points.fresh, rng)
-        now = now._replace(march=march, **again)
+        given = now.march, now.level.falls[-1], model, net, points.fresh, rng
+        march, net = windows.moved_on(*given)
+        level = level._replace(before=math.inf)
+        now = now._replace(march=march, level=level, **again)
     else:
         known, memory = settings.models[state.stage], state.memory
         kinds = [one.residual for one in known.classes]
         given = settings.growth, kinds, net, rng, known.problem.n_functions
-        level, net = grown(level, due, *given)
+        level, net = grown(now.level, due, *given)
         now = now._replace(level=level, n_stalled=0)
     if due is not None:
         net = jax.device_put(net)
@@ -461,7 +441,7 @@ def with_expected_seconds(state, settings):
     clock, level = now.clock, now.level
     seconds = time.perf_counter() - clock.began
     first = clock.first or seconds
-    compiled = state.iteration <= 1 or (level is not None and len(level.falls) == 1)
+    compiled = state.iteration <= 1 or len(level.falls) == 1
     steady = clock.steady if compiled else seconds
     in_single = getattr(settings.steps.solver, "single_precision_iter", 0)
     changes = now.next in ("points", "network")

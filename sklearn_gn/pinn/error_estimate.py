@@ -43,7 +43,7 @@ from sklearn_gn.pinn.model import MOST_WEIGHTS, coefficient_values, n_weights, r
 from sklearn_gn.pinn.residuals import class_residuals, residual_counts
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.statement import free_functions_of_time
-from sklearn_gn.pinn.windows import SinceBefore, marches, wider_in_window, within
+from sklearn_gn.pinn.windows import SinceBefore, marches, with_time, within
 
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
 _DEGREE = 8  # of functions of time that are taken off
@@ -307,7 +307,9 @@ def relative_error_in_windows(model, solution, fresh):
     for march, net in zip(marches(model, solution), nets, strict=True):
         if n_weights(net) > MOST_WEIGHTS:
             return math.nan
-        net = wider_in_window(model, net, march)
+        # More neurons, which vary within the window.
+        net = richer(with_time(net, march, back=True), model.problem.n_functions)
+        net = with_time(net, march)
         points = within(model, fresh, march)
         change = _change_in_window(model, net, points, before)
         before = net, change

@@ -380,7 +380,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver._untrained_loss = math.nan if problem is None else now.first_fresh
     solver._why_early, solver._has_settled_weight = findings.why_early(run), None
     if settings.observed is not None:
-        solver._has_settled_weight = now.weighing.has_settled
+        solver._has_settled_weight = now.weighing.is_last(now.level.falls)
     grows = settings.growth is not None and settings.growth.network
     solver._is_accurate = bool(now.estimate <= settings.error)
     solver._may_grow = grows and not now.level.ended and control.has_room(net)

@@ -22,7 +22,6 @@ from sklearn_gn.pinn.control import (
     Clock,
     Control,
     Level,
-    Losses,
     Sizes,
     decide,
     refined,
@@ -223,7 +222,7 @@ def prepare(observations, settings):
 
 def initial_state(points, net, settings, memory=None):
     """Return the state at the start, on the first points."""
-    model, level, march = settings.models[0], None, None
+    model, march = settings.models[0], None
     if windows.possible(model):
         march = windows.TimeMarching()
         if isinstance(net, windows.Pieces):
@@ -233,8 +232,7 @@ def initial_state(points, net, settings, memory=None):
             march = march._replace(fresh=jax.device_put(fresh))
     net = jax.device_put(net)
     clock, sampler = Clock(changed=time.perf_counter()), settings.sampler
-    if settings.growth is not None:
-        level = Level(Sizes(sampler.n_interior, sampler.n_boundary))
+    level = Level(Sizes(sampler.n_interior, sampler.n_boundary))
     control = Control(level=level, march=march, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
     placed = on_devices(batches, settings)
@@ -257,7 +255,7 @@ def initial_state(points, net, settings, memory=None):
     first, of_classes = losses_of_no_solution(points, settings, untrained, state)
     return state._replace(
         control=control._replace(first_fresh=first, first_classes=of_classes),
-        answer=None if march is None else windows.pieces(march, model, net),
+        answer=None if march is None else windows.pieces(march, math.inf, model, net),
     )
 
 
@@ -280,10 +278,8 @@ def with_due_points(points, state, settings):
 
 def _draw(points, settings, stage, number, net, control):
     """Points to train on."""
-    model, sampler = settings.models[stage], settings.sampler
-    level, march = control.level, control.march
-    if level is not None:
-        sampler = replace(sampler, **level.sizes._asdict())
+    model, march = settings.models[stage], control.march
+    sampler = replace(settings.sampler, **control.level.sizes._asdict())
     in_window = march is not None and march.active
     # The points of a window are those of all time, moved: they do not follow residuals.
     followed = None if in_window else net
@@ -315,23 +311,13 @@ def finish_iteration(points, state, settings, step):
         of_classes = losses_of_classes(model, state.net, batches, state.batches)
     else:
         of_classes = fresh_losses(points, settings, state.net, state)
-    fresh = validated = float(of_classes.sum())
-    misfit, weight = float(step.class_losses[-1]), state.control.weighing.weight
-    if points.validates and settings.observed is not None:
-        # The weight follows from the noise of the observations that it is given to.
-        fresh += misfit - float(of_classes[-1])
-    losses = Losses(
-        training=step.report.loss,
-        fresh=fresh,
-        noise=misfit if weight != 1 else 0.0,
-        # An easier problem does not decide that nothing is gained.
-        decisive=step.decisive and state.stage + 1 == len(settings.models),
-    )
     # What comes next.
-    control, stop = decide(points, state, settings, step, losses)
+    control, stop = decide(points, state, settings, step, of_classes)
     state, march = state._replace(control=control), control.march
     if march is not None:
-        state = state._replace(answer=windows.pieces(march, model, state.net))
+        lowest = (math.inf, *control.level.falls)[-1]
+        answer = windows.pieces(march, lowest, model, state.net)
+        state = state._replace(answer=answer)
     # What the log holds beside that of all solvers.
     extra = {
         f"loss_{kind.residual.name}": float(value)
@@ -346,12 +332,13 @@ def finish_iteration(points, state, settings, step):
         values = np.asarray(windows.at_points(solution.values, last, answer, x))
         found = solution.relative_errors(last.problem, values, np.asarray(exact))
         extra["relative_error"] = float(found[0])
-    if not math.isnan(validated):
-        so_far = windows.loss_so_far(march, validated, control.first_fresh)
+    fresh = float(of_classes.sum())
+    if not math.isnan(fresh):
+        so_far = windows.loss_so_far(march, fresh, control.first_fresh)
         extra["val_loss"] = so_far
     if settings.observed is not None:
         extra["observation_weight"] = control.weighing.weight
-    state = state._replace(loss=losses.training, iteration=state.iteration + 1)
+    state = state._replace(loss=step.report.loss, iteration=state.iteration + 1)
     report = step.report._replace(stop=stop, extra=extra)
     return with_expected_seconds(state, settings), report
 

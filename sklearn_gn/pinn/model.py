@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.jacobian import Parameters, ScaledAxes
 from sklearn_gn.networks._base import activation_function
 from sklearn_gn.pde.local_functions import LocalFunction
@@ -108,6 +109,12 @@ def network(model, params, x):
         if k < len(model.activations):
             a = activation_function(model.activations[k])(a)
     return a
+
+
+@partial(jit_by_size, static_argnames="model")
+def network_values(model, params, x):
+    """Outputs at points x (n, d), before hard constraints."""
+    return jax.vmap(partial(network, model, params))(x)
 
 
 def coefficients(problem, extra):

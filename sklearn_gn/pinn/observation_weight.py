@@ -40,7 +40,7 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.pinn.pieces import class_residuals
-from sklearn_gn.pinn.windows import FALL
+from sklearn_gn.pinn.windows import is_flat
 
 _SMALLEST = 1e-6
 _LARGEST_FALL = 10.0  # of the weight, at once
@@ -57,8 +57,7 @@ class Weighing(NamedTuple):
     weight: float = 1.0  # in place of the one of the batches
     next: float = 1.0  # for the next iteration
     waits: bool = False  # whether it is to fall, now or later
-    losses: tuple = ()  # on fresh points
-    equation: tuple = ()  # the same without the observations
+    equation: tuple = ()  # lowest fresh loss without the observations, as Level.falls
     share: float = math.inf  # of the equation, at most, to change again
     factors: tuple = ()  # of the misfits of each output; none: ones
     stays: bool = True  # whether the factors were hardly others than those before
@@ -69,24 +68,23 @@ class Weighing(NamedTuple):
         """Whether the next iteration has another weight, or other factors."""
         return self.balances or self.next != self.weight
 
-    @property
-    def has_settled(self):
+    def is_last(self, falls):
         """Whether the weight has reached its last value."""
         if self.weight <= _SMALLEST:
             return True
-        return not (self.waits or self.changes) and has_settled(self.losses)
+        return not (self.waits or self.changes) and has_settled(falls)
 
 
-def with_next_weight(weighing, known, step, fresh, solved):
+def with_next_weight(weighing, known, step, fresh, falls, solved):
     """Return the weighing with the weight for the next iteration."""
-    losses, weight = (*weighing.losses, fresh), weighing.weight
-    noise = step.class_losses[-1]
+    weight, noise = weighing.weight, step.class_losses[-1]
     # Between its points an equation holds no better than at them.
     of_equation = np.fmax(np.sum(step.class_losses[:-1]), fresh - noise)
     both = np.array([of_equation, noise])
-    equation, share = (*weighing.equation, of_equation), weighing.share
+    lowest = min((of_equation, *weighing.equation[-1:]))
+    equation, share = (*weighing.equation, lowest), weighing.share
     waits = next_weight(weight, both, known, solved=solved) != weight
-    settled = bool(step.no_progress) or has_settled(losses, equation)
+    settled = bool(step.no_progress) or has_settled(falls, equation)
     if settled:
         weight = next_weight(weight, both, known, share, solved)
     if weight != weighing.weight:
@@ -94,7 +92,6 @@ def with_next_weight(weighing, known, step, fresh, solved):
     return weighing._replace(
         next=weight,
         waits=waits,
-        losses=losses,
         equation=equation,
         share=share,
         balances=settled and not weighing.stays,
@@ -127,17 +124,16 @@ def share_of_equation(class_losses):
     return max(equation / misfit, np.finfo(float).tiny)
 
 
-def hides_the_rest(fresh_losses, noise, known):
+def hides_the_rest(falls, noise, known):
     """Whether all that is left to gain is small compared with the noise.
 
     If the loss of the equation is 2 s / n times the loss of n observations, its errors
     pull the coefficients by less than the root of 2 s of their standard deviations.
     What further iterations may gain is what the last ones have gained.
     """
-    if known.has_functions or len(fresh_losses) <= _PATIENCE or not noise > 0:
+    if known.has_functions or len(falls) <= _PATIENCE or not noise > 0:
         return False
-    lowest, before = min(fresh_losses), min(fresh_losses[:-_PATIENCE])
-    left = max(fresh_losses[-1] - noise, before - lowest)
+    left = max(falls[-1] - noise, falls[-1 - _PATIENCE] - falls[-1])
     return left <= 2 * _LEAST_FALL * _SPENT / known.n * noise
 
 
@@ -167,13 +163,10 @@ def observed(data, n_columns, has_functions=False):
     return Observed(n, spread if math.isfinite(spread) else math.inf, has_functions)
 
 
-def has_settled(losses, equation=()):
+def has_settled(falls, equation=()):
     """Whether the losses on fresh points, and the equation's, have stopped to fall."""
-    if len(losses) <= _PATIENCE:
-        return False
-    if equation and not min(equation) > FALL * min(equation[:-_PATIENCE]):
-        return False
-    return min(losses) > _FALL * min(losses[:-_PATIENCE])
+    falls_still = equation and not is_flat(equation, _PATIENCE)
+    return is_flat(falls, _PATIENCE, _FALL) and not falls_still
 
 
 def changed(weighing, known, model, net, batches):

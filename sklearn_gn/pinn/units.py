@@ -24,7 +24,7 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
 from sklearn_gn.pde.coefficients import VISIBLE
-from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, values_of
+from sklearn_gn.pde.given_values import JUMP, N_POINTS, ROUNDING, values_of
 from sklearn_gn.pde.local_functions import (
     PlaneWaves,
     in_numpy,
@@ -32,7 +32,6 @@ from sklearn_gn.pde.local_functions import (
     residuals_of_waves,
 )
 
-_RESONANCE = 1e-4  # share of the largest answer to a wave that is hardly one
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
 _FASTER = np.concatenate([[0.0], 2.0 ** (np.arange(25) / 2)])  # waves in time
@@ -184,7 +183,7 @@ def _balanced(rows, level, sizes, waves=()):
     if len(sizes) == 1:
         _, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
         answers = np.linalg.norm(answers[:, 0], axis=1)
-        number = np.argmax(answers > _RESONANCE * answers.max(initial=0))
+        number = np.argmax(answers > JUMP * answers.max(initial=0))
         share = np.sqrt(2)  # the mean square of a wave is half of its amplitude's
     elif rows.problem.transform is None:
         kinds += [k for k in rows.conditions if isinstance(k.condition, Condition)]
@@ -257,7 +256,7 @@ def coefficient_starts(problem, center, scale):
 
 def _share_of_terms(rows, name, level, sizes, value):
     """Size of the terms with a coefficient over all other terms; 0 if unknown."""
-    vectors = np.repeat(_slow_waves(rows.problem.domain.bounds), 2, axis=0)
+    vectors = np.repeat(rows.slow, 2, axis=0)
     vectors = np.repeat(vectors[:, None], len(sizes), axis=1)
     both = PlaneWaves(vectors, *(np.stack([a] * 4) for a in (sizes, sizes, level)))
     largest = 0.0
@@ -286,6 +285,9 @@ class _Rows:
         self.drawn = problem.probes(N_POINTS, rng)
         # Axes from which Laplacians are estimated.
         self.directions = problem._draw_directions(rng)
+        # Two slow waves (2, d): terms of one may cancel, as in resonance.
+        slow = np.pi / np.ptp(problem.domain.bounds, axis=1)
+        self.slow = slow / [np.ones(len(slow)), np.arange(2, 2 + len(slow))]
 
 
 @partial(in_numpy, static_argnames=("problem", "kinds"))
@@ -306,17 +308,10 @@ def _at_level(problem, kinds, points, level):
     ]
 
 
-def _slow_waves(bounds):
-    """Two waves (2, d) of a domain: terms of one may cancel, as in resonance."""
-    slow = np.pi / np.ptp(bounds, axis=1)
-    return slow / [np.ones(len(slow)), np.arange(2, 2 + len(slow))]
-
-
 def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     """Root mean squares of residuals of a level (k,), and of changes (m, q, k)."""
-    problem = rows.problem
-    n, slow = np.size(faster), _slow_waves(problem.domain.bounds)
-    slow = np.repeat(slow, n, axis=0)
+    problem, n = rows.problem, np.size(faster)
+    slow = np.repeat(rows.slow, n, axis=0)
     if problem.domain.time is not None:
         slow[:, problem.domain.axes.index(problem.domain.time)] *= np.tile(faster, 2)
     vectors = np.concatenate([np.reshape(waves, (-1, slow.shape[1])), slow])

@@ -40,7 +40,7 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.factors import factor, singular_triplets
 from sklearn_gn.pde.given_values import ROUNDING
 from sklearn_gn.pde.residual_classes import ResidualClass
-from sklearn_gn.pinn.model import Batch, ClassModel, network
+from sklearn_gn.pinn.model import Batch, ClassModel, network, network_values
 from sklearn_gn.pinn.residuals import row_residuals
 from sklearn_gn.pinn.solution import Outputs, Posterior, coefficient_slopes
 
@@ -257,7 +257,7 @@ class FunctionPosterior(Posterior):
         to_changes[~free, n_free:] = units[:, told]
         # The functions as the fit has them.
         x = np.asarray(self.fresh[0].x)[:, 0]
-        values = np.float64(backend.to_numpy(_network_values(model, net, x)))
+        values = np.float64(backend.to_numpy(network_values(model, net, x)))
         now, deviations, numbers, n_axes = [], [], [], []
         lengths = np.ptp(model.problem.domain.bounds, axis=1)
         for k in self.functions:
@@ -275,8 +275,3 @@ class FunctionPosterior(Posterior):
         form = Form(misfits, slopes, tuple(numbers), tuple(n_axes), net.extra.size)
         found, root = form.most_probable(noise, deviations)
         return to_changes @ (-found - now), to_changes @ root
-
-
-@partial(jit_by_size, static_argnames="model")
-def _network_values(model, net, x):
-    return jax.vmap(partial(network, model, net))(x)

@@ -31,16 +31,14 @@ would otherwise rather have another start.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from sklearn_gn import _switches as switches
-from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg.jacobian import Parameters
-from sklearn_gn.pinn.model import drawn_anew, network, richer
+from sklearn_gn.pinn.model import drawn_anew, network_values
 from sklearn_gn.pinn.pieces import class_residuals
 
 # A loss that has not fallen by FALL in so many iterations falls no longer.
@@ -65,7 +63,6 @@ class TimeMarching(NamedTuple):
     start: float = 0.0  # of the present window, as shares of the interval
     stop: float = 1.0
     done: tuple = ()  # of (stop, fresh loss, network) of the windows before
-    falls: tuple = ()  # lowest fresh loss after each iteration of this window
     fresh: Any = None  # fresh points of the window; None: those of the fit
     next_stop: float | None = None  # end of a new window, before the next iteration
     ended: bool = False  # whether the last window is solved, or cannot be
@@ -149,16 +146,15 @@ def within(model, batches, march):
 # --- when to cut, and when to go on --------------------------------------------------
 
 
-def observed(march, fresh, first, goal, in_time):
+def observed(march, falls, first, goal, in_time):
     """Return the march after an iteration, with where the next window is to end.
 
     A window ends at a loss of ``goal``, or where it is solved and its loss flat.
     """
-    lowest = min(fresh, march.falls[-1] if march.falls else math.inf)
-    march = march._replace(falls=(*march.falls, lowest))
     if march.ended:
         return march
-    flat, length = is_flat(march.falls, FEW_ITERATIONS), march.stop - march.start
+    lowest, flat = falls[-1], is_flat(falls, FEW_ITERATIONS)
+    length = march.stop - march.start
     half = march._replace(next_stop=march.start + length / 2)
     if not march.active:
         unsolved = lowest > WELL_SOLVED_LOSS * first
@@ -172,7 +168,7 @@ def observed(march, fresh, first, goal, in_time):
     if share <= min(goal, WELL_SOLVED_LOSS) or (flat and (well or length <= _SHORTEST)):
         if march.stop == 1:
             return march._replace(ended=True)
-        if well and len(march.falls) <= FEW_ITERATIONS:
+        if well and len(falls) <= FEW_ITERATIONS:
             length = 2 * length
         # The last window is not a scrap.
         last = (1 - march.stop) / length <= 5 / 4
@@ -180,30 +176,33 @@ def observed(march, fresh, first, goal, in_time):
     return half if flat else march
 
 
-def is_flat(falls, patience):
-    """Whether the lowest fresh loss has not fallen in so many iterations."""
-    return len(falls) > patience and falls[-1] > FALL * falls[-1 - patience]
+def is_flat(falls, patience, share=FALL):
+    """Whether the lowest loss has not fallen to a share in so many iterations."""
+    return len(falls) > patience and falls[-1] > share * falls[-1 - patience]
 
 
-def moved_on(march, model, net, fresh_points, rng):
-    """Return the march with its next window, and the network to begin it with."""
+def moved_on(march, loss, model, net, fresh_points, rng):
+    """Return the march with its next window, and the network to begin it with.
+
+    The ``loss`` is the lowest one of the present window.
+    """
     goes_on = march.next_stop > march.stop
     before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
     if goes_on:
-        done = (*march.done, (march.stop, march.falls[-1], before))
+        done = (*march.done, (march.stop, loss, before))
         new = TimeMarching(march.stop, march.next_stop, done)
-        net = _with_time(before, march, back=True)
+        net = with_time(before, march, back=True)
     else:
         new = TimeMarching(march.start, march.next_stop, march.done)
         net = drawn_anew(rng, before, model.problem)
     low, high = model.problem.domain.bounds[0]
-    start = np.array([low + (high - low) * new.start])
-    net = _with_time(net, new)
+    start = np.array([[low + (high - low) * new.start]])
+    net = with_time(net, new)
     reached = new.done[-1][2] if new.done else before
-    value = np.asarray(_outputs(model, reached, start))
+    value = np.asarray(network_values(model, reached, start))[0]
     *hidden, last = net.layers
     last = np.array(last)
-    last[-1] += value - np.asarray(_outputs(model, net, start))
+    last[-1] += value - np.asarray(network_values(model, net, start))[0]
     net = net._replace(layers=(*hidden, last))
     fresh, unit = within(model, fresh_points, new), 0.0
     if new.done:
@@ -217,12 +216,7 @@ def moved_on(march, model, net, fresh_points, rng):
     return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net
 
 
-@partial(jit_by_size, static_argnames="model")
-def _outputs(model, net, x):
-    return network(model, net, x)
-
-
-def _with_time(net, march, back=False):
+def with_time(net, march, back=False):
     """Return a network of s in [-1, 1] as one of the time that is s in the window."""
     length = march.stop - march.start
     slope, shift = 1 / length, (1 - 2 * march.start) / length - 1
@@ -237,13 +231,12 @@ def _with_time(net, march, back=False):
 # --- the solution in pieces ----------------------------------------------------------
 
 
-def pieces(march, model, net):
-    """The solution: a network, or the networks of all windows so far."""
+def pieces(march, loss, model, net):
+    """The solution: a network, or those of all windows so far, the last of a loss."""
     if not march.active:
         return net
     low, high = model.problem.domain.bounds[0]
-    last = march.stop, (math.inf, *march.falls)[-1], net
-    stops, losses, nets = zip(*march.done, last, strict=True)
+    stops, losses, nets = zip(*march.done, (march.stop, loss, net), strict=True)
     return Pieces(low + (high - low) * np.array(stops), np.array(losses), nets)
 
 
@@ -254,12 +247,6 @@ def marches(model, solution):
     done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
     starts = [0.0, *stops[:-1]]
     return [TimeMarching(start, stops[k], done[:k]) for k, start in enumerate(starts)]
-
-
-def wider_in_window(model, net, march):
-    """Add neurons that vary within the window and leave the function unchanged."""
-    net = _with_time(net, march, back=True)
-    return _with_time(richer(net, model.problem.n_functions), march)
 
 
 def last_network(solution):

@@ -283,12 +283,12 @@ def test_a_solved_inverse_problem_says_whether_the_noise_is_known():
 
 
 def test_a_weight_that_waits_for_the_equation_has_not_settled():
-    settled = Weighing(0.1, 0.1, losses=(1.0,) * 9)
-    assert settled.has_settled
-    for changes in ({"losses": (1.0,) * 8}, {"next": 0.01}, {"waits": True}):
+    settled = Weighing(0.1, 0.1)
+    assert settled.is_last((1.0,) * 9)
+    for n, changes in ((8, {}), (9, {"next": 0.01}), (9, {"waits": True})):
         found = settled._replace(**changes)
-        assert not found.has_settled
-        assert found._replace(weight=1e-6, next=1e-6).has_settled
+        assert not found.is_last((1.0,) * n)
+        assert found._replace(weight=1e-6, next=1e-6).is_last((1.0,) * n)
     # The loss of the equation has not fallen with the weight: this stays,
     # though it is to fall further.
     data = Batch(np.zeros((3, 1, 1)), np.array([[1.0], [2.0], [3.0]]), np.ones(3))

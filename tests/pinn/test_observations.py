@@ -494,7 +494,8 @@ def test_a_vanished_coefficient_is_one_of_a_settled_fit_that_explains_little(
     problem = Problem(lambda u, t, a, k: u(t), Interval(0, 1), coefficients=names)
     model = SimpleNamespace(problem=problem)
     extra = np.append(names["a"].encode(-6.0), names["k"].encode([0.1, k]))
-    now = Control(weighing=observation_weight.Weighing(0.5, losses=tuple(losses)))
+    level = Control().level._replace(falls=tuple(losses))
+    now = Control(level=level, weighing=observation_weight.Weighing(0.5))
     settings = SimpleNamespace(
         models=[model], observed=observation_weight.Observed(spread_loss=2.0)
     )

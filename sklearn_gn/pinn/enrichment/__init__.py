@@ -94,7 +94,8 @@ class PosedProblem(Problem):
 
 def enriched(problem, stages, y=None, observed=(), names=NAMES):
     """Return problems with the units and the known functions of the last one."""
-    if "circles" in names:
+    is_periodic = any(isinstance(c, Periodic) for c in problem.conditions)
+    if "circles" in names and is_periodic:
         problem, stages = on_circles(problem, stages)
     shown = ()
     if "waves" in names:

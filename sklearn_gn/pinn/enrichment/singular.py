@@ -65,7 +65,6 @@ _STRAIGHT = 0.02  # radians by which openings differ
 _MOST = 12  # corners
 _HIGHEST, _MOST_DERIVATIVES = 3, 8  # of F_k, and of F_0
 _TERMS = 32  # of the complex error function
-_REAL = 1e-6  # imaginary part of a rate that is real, relative
 _RADII = np.geomspace(0.02, 2, N_POINTS)  # radii that are tried, in the same units
 
 
@@ -351,7 +350,7 @@ def _of_break(entry, domain, x):
     if not math.isinf(period):
         s = s - period * jnp.floor(s / period)
     for rate in entry.rates:
-        is_complex = abs(rate.imag) > _REAL * abs(rate)
+        is_complex = abs(rate.imag) > ROUNDING * abs(rate)
         kind = np.result_type(dtype, np.complex64) if is_complex else dtype
         rate = complex(rate) if is_complex else float(rate.real)
         z, at = s.astype(kind), rate / size**2 * t.astype(kind)

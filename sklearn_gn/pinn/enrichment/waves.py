@@ -40,28 +40,20 @@ import scipy.linalg
 from scipy.optimize import least_squares
 
 from sklearn_gn.pde.conditions import Points
-from sklearn_gn.pde.given_values import faces_of
+from sklearn_gn.pde.given_values import JUMP, N_POINTS, ROUNDING, faces_of
 from sklearn_gn.pde.local_functions import PlaneWaves, constants, residuals_of_waves
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
-MOST_WAVES, MOST_AXES = 8, 3
+MOST_WAVES = 8
 _SMALL = 3e-3  # amplitude, relative to the largest
 _STANDS_OUT = 5.0  # amplitude over those around it
 _AROUND = 3  # cycles, beyond the width of a peak
-SLOW, _LEAST_CYCLES = 2.0, 1.0  # what a network learns by itself; of any wave
+SLOW = 2.0  # cycles that a network learns by itself
 _EQUAL = 0.3  # cycles by which two waves are the same
-_MOST_REFINED = 6  # waves
-_REFINED_POINTS = 1500
-_MOST_STEPS = 20  # of least squares
 _EXACT = 1e-3  # remainder of a source, relative, that its waves describe
-_ROUNDING = 1e-12  # of values, relative to the largest
-_SYMBOL_POINTS = 4  # at which the symbol is taken
-_VARIES = 0.01  # relative change of the symbol that counts as none
-_ABSENT = 1e-9  # relative size of a coefficient
 _SINGULAR = 1e-6  # smallest singular value at a root, relative
 _DAMPED = 0.25  # imaginary part of a root that is a wave, over its real part
 _LEAST_ROOT, _MOST_CYCLES = 0.4, 200.0  # of a wave, over the box
-_WHOLE = 1e-9  # distance of cycles to a whole number
 _MOST_FURTHER = 24
 _EQUAL_ROOTS = 0.03  # cycles by which two waves are the same
 _MORE_DIRECTIONS = 9  # than radians from the middle to a corner of the box
@@ -70,7 +62,7 @@ _MORE_DIRECTIONS = 9  # than radians from the middle to a corner of the box
 def wave_vectors(problem):
     """Wave vectors of a problem in radians, the largest amplitudes first."""
     domain = problem.domain
-    if domain.dim > MOST_AXES or problem.n_laplacian_directions is not None:
+    if domain.dim not in _GRID or problem.n_laplacian_directions is not None:
         return ()
     found = []
     for values, axes in _functions(problem):
@@ -78,7 +70,7 @@ def wave_vectors(problem):
         for column in np.moveaxis(values, -1, 0):
             moving = column - column.mean()
             largest = np.abs(moving).max()
-            if not largest > _ROUNDING * np.abs(column).max():
+            if not largest > ROUNDING * np.abs(column).max():
                 continue
             half, amplitude = peaks(moving / largest)
             waves = refined(moving / largest, half, problem, axes)
@@ -200,8 +192,7 @@ def peaks(values):
         tapered = tapered * taper.reshape([-1 if a == axis else 1 for a in range(dim)])
     amplitude = np.abs(np.fft.fftn(tapered)) * (2 / n) ** dim
     cycles = np.stack(np.meshgrid(*[np.fft.fftfreq(n, 1 / n)] * dim, indexing="ij"), -1)
-    fast = np.abs(cycles).max(axis=-1) >= _LEAST_CYCLES
-    peaks = (amplitude >= _largest_around(amplitude, 1)) & fast
+    peaks = (amplitude >= _largest_around(amplitude, 1)) & cycles.any(axis=-1)
     peaks &= amplitude > _SMALL * amplitude.max()
     peaks &= np.abs(cycles).max(axis=-1) < n // 2
     found = sorted(zip(amplitude[peaks], map(tuple, cycles[peaks]), strict=True))
@@ -222,14 +213,14 @@ def _largest_around(amplitude, distance):
 
 def refined(values, waves, problem, axes):
     """Waves of any period whose sum is the function; None where there are none."""
-    if not waves or len(waves) > _MOST_REFINED:
+    if not waves:
         return None
     n, dim = values.shape[0], values.ndim
     share = np.stack(
         np.meshgrid(*[(np.arange(n) + 0.5) / n - 0.5] * dim, indexing="ij"), -1
     )
     share, right = share.reshape(-1, dim), values.ravel()
-    chosen = np.random.RandomState(0).permutation(len(right))[:_REFINED_POINTS]
+    chosen = np.random.RandomState(0).permutation(len(right))[:N_POINTS]
     share, right = share[chosen], right[chosen]
     first = np.array([c for _, c in waves])
 
@@ -243,9 +234,7 @@ def refined(values, waves, problem, axes):
     if not periodic and not np.linalg.norm(remainder(found)) < _EXACT * size:
         width = np.full(first.size, 0.75)
         bounds = found - width, found + width
-        found = least_squares(
-            remainder, found, bounds=bounds, x_scale=0.1, max_nfev=_MOST_STEPS
-        ).x
+        found = least_squares(remainder, found, bounds=bounds, x_scale=0.1).x
     if not np.linalg.norm(remainder(found)) < _EXACT * size:
         return None
     cycles = found.reshape(first.shape)
@@ -261,7 +250,7 @@ def further_waves(problem, scale, shown=()):
     Those ``shown`` by source and values are left out. Where there are some, waves of
     all directions are not needed.
     """
-    if problem.domain.dim > MOST_AXES:
+    if problem.domain.dim not in _GRID:
         return ()
     equation = symbol(problem, scale)
     if equation is None:
@@ -274,7 +263,7 @@ def further_waves(problem, scale, shown=()):
     both = [(math.inf, vector) for vector in shown]
     for amplitude, cycles in found:
         own = cycles[periodic]
-        if np.allclose(own, np.round(own), atol=_WHOLE):
+        if np.allclose(own, np.round(own)):
             both.append((amplitude, cycles * radians))
     most = len(shown) + _MOST_FURTHER
     both = distinct(both, problem.domain, most, _EQUAL_ROOTS)
@@ -295,7 +284,7 @@ def symbol(problem, scale):
     if not local or problem.unknown or kind.n_outputs != q:
         return None
     rng = np.random.RandomState(0)
-    points = problem.probes(_SYMBOL_POINTS, rng)["interior"]
+    points = problem.probes(2 * dim, rng)["interior"]
 
     def values(cycles, share, level=0.0):
         """Of waves of this share of the units about a level, (points, n, q, q)."""
@@ -325,7 +314,7 @@ def symbol(problem, scale):
         return None
     size = np.abs(both).max(axis=(0, 1, 2, 4))
     changes = np.abs(both - both[0, 0]).max(axis=(0, 1, 2, 4))
-    if not (changes < _VARIES * size).all():
+    if not (changes < JUMP * size).all():
         return None
     return lambda cycles: values(cycles, small).mean(axis=0) / size[:, None]
 
@@ -342,7 +331,7 @@ def real_roots(equation, start, direction):
     terms = np.linalg.solve(powers, values.reshape(len(nodes), -1))
     terms = terms.reshape(values.shape)
     sizes = np.abs(terms).max(axis=(1, 2))
-    order = int(np.flatnonzero(sizes > _ABSENT * sizes.max())[-1])
+    order = int(np.flatnonzero(sizes > ROUNDING * sizes.max())[-1])
     terms = terms[: order + 1]
     found = []
     for s in _eigenvalues(terms):
@@ -366,7 +355,7 @@ def _eigenvalues(terms):
     right[-q:, -q:] = terms[-1]
     with np.errstate(all="ignore"):
         found = scipy.linalg.eigvals(left, right)
-    return found[np.isfinite(found) & (np.abs(found) < 1 / _ABSENT)]
+    return found[np.isfinite(found) & (np.abs(found) < 1 / ROUNDING)]
 
 
 def _singular(terms, s):
