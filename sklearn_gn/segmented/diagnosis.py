@@ -138,7 +138,7 @@ def _jump(model):
     rise = np.abs(segments["slope"]) * length
     steep = short & (rise > _RISE * model.noise_std_)
     alone = ~short[:-2] & steep[1:-1] & ~short[2:]
-    if model._fit.form.step or not alone.any():
+    if model._fit.form.step or model.degree == 2 or not alone.any():
         return None
     k = int(np.argmax(alone)) + 1
     text = (

@@ -28,10 +28,11 @@ from sklearn_gn.segmented.problem import (
     all_pieces,
     concatenate,
     locate,
+    powers_of,
     solve,
     take,
 )
-from sklearn_gn.segmented.search import gain_of_piece, gains, orthogonal_part
+from sklearn_gn.segmented.search import gains, orthogonal_part
 
 _NEAR = 4.0  # half-widths of the delta method within which positions are close
 _EACH = 32  # positions that are tried near, far, and in between
@@ -132,9 +133,9 @@ def _rise(problem, fit, k):
         form = form._replace(ramp=ramp, step=step, kinds=kinds)
     problem = problem._replace(form=form, known=np.delete(fit.t, k, axis=1))
     others, n_rows = fit.t[:, kinks[kinks != k]], np.reshape(fit.n_rows, (-1, 1))
-    one = np.ones_like(others)
-    steps = Pieces(locate(problem.table, others), one, 0 * one)
-    pieces = concatenate(all_pieces(problem, fit.t[:, :0]), steps)
+    pieces = all_pieces(problem, fit.t[:, :0])
+    steps = powers_of(others, 0, len(pieces.coef) - 1)
+    pieces = concatenate(pieces, Pieces(locate(problem.table, others), steps))
     found = solve(problem.table, pieces, form.flat_end)
     if form.step:
         start = locate(problem.table, start)
@@ -142,12 +143,14 @@ def _rise(problem, fit, k):
     def gain(places):
         if form.step:
             at = problem.at(places)
-            return np.maximum(gains(at, orthogonal_part(at, pieces, found))[0], 0)
-        rows = locate(problem.table, places)
-        rows = np.minimum(rows, problem.table.n_rows[:, None] - 1)
-        parts = orthogonal_part(problem.at(rows, places), pieces, found)
-        residual, inner, outside = (part[0] for part in parts)
-        return np.maximum(gain_of_piece(residual, outside[0], inner[0])[0], 0)
+        else:
+            rows = locate(problem.table, places)
+            rows = np.minimum(rows, problem.table.n_rows[:, None] - 1)
+            at = problem.at(rows, places)
+        residual, *parts = orthogonal_part(at, pieces, found)
+        # Without the step of a kink, it stays where it is.
+        residual = residual[: form.ramp + form.step]
+        return np.maximum(gains(at, (residual, *parts))[0], 0)
 
     largest = gain(start)
     return lambda places: n_rows * (largest - gain(places))

@@ -49,6 +49,7 @@ from sklearn_gn.segmented.problem import (
     criterion_value,
     deviance_shift,
     feasible,
+    powers_of,
     products,
     solve,
     sum_of_squares,
@@ -115,18 +116,18 @@ def count_positions(problem):
     t, rows = problem.candidates.t, problem.candidates.rows
     if form.ramp and form.step:  # two directions at each
         return 1.0 + np.count_nonzero(feasible(problem, t[..., None]), axis=1)
-    one, none = np.ones_like(t), np.empty((len(t), 0))
-    new = Pieces(rows, -t, one) if form.ramp else Pieces(rows, one, 0 * one)
+    none = np.empty((len(t), 0))
     pieces = all_pieces(problem, none)
+    new = Pieces(rows, powers_of(t, int(form.ramp > 0), len(pieces.coef) - 1))
     half = np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
     old, of_targets = products(table, new, pieces)
     old = np.concatenate([old, of_targets[..., m:]], axis=-1) @ half
     sums = [(new.first, 0), (new.first[:, 1:], 1)]  # with itself, and with the next
 
     def inner(first, shift):
-        s0, s1, s2 = np.moveaxis(take(table.powers, first), -1, 0)
-        n = t.shape[1] - shift
-        a, b, slope = new.level[:, :n], new.level[:, shift:], new.slope[:, shift:]
+        s0, s1, s2, *_ = np.moveaxis(take(table.powers, first), -1, 0)
+        n, (level, slope, *_) = t.shape[1] - shift, new.coef
+        a, b, slope = level[:, :n], level[:, shift:], slope[:, shift:]
         value = a * b * s0 + (a + b) * slope * s1 + slope * s2
         return value - np.sum(old[:, :n] * old[:, shift:], axis=-1)
 
