@@ -232,7 +232,6 @@ class SegmentedRegressor(
         "slopes": [tuple, list, None],
         "through": ["array-like", None],
     }
-    _is_limited = False  # by max_breakpoints, of which more would have been chosen
 
     def __init__(
         self,
@@ -389,16 +388,6 @@ class SegmentedRegressor(
             self, [prepared], options, folds
         )
         preparation.warn_of_room(self, prepared, options, kind, len(t))
-        # Waves that need more breakpoints than were tried pass for correlated noise.
-        values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
-        is_lowest = np.argmin(values) == len(values) - 1
-        self._is_limited, is_open = False, self.n_breakpoints == "auto"
-        if is_open and is_lowest and len(t) < most and form.kinds is None:
-            wider = clone(self).set_params(max_breakpoints=2 * most)
-            white = options._replace(autocorrelation=None)
-            ((_, more, _),), *_ = find_breakpoints(wider, [prepared], white)
-            totals = [p["bic"] + p["search_penalty"] for p in (path, more)]
-            self._is_limited = min(totals[1]) < min(totals[0])
         return options._replace(form=form), path, t, clipped, problem
 
     @takes_only_chunks

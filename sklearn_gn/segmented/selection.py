@@ -141,21 +141,38 @@ def count_positions(problem):
 def find_breakpoints(model, prepared, options, folds=None, shared=False):
     """Return the answers of :func:`choose` by a model, the series, and the problem."""
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
-    most = max([len(each.rows.x) for each in prepared])
-    own = {"folds": folds, "shared": shared}
-    search = partial(
-        choose if options.form.kinds is None else choose_kinds,
-        options=options,
-        n_breakpoints=number and min(number, most),
-        most=min(model.max_breakpoints, most),
-        criterion=options.criterion,
-        **(own if options.form.kinds is None else {}),
-    )
-    if model.loss == "huber":
-        found, clipped = robust.find_robustly(search, prepared, options)
-        return found, clipped, problem_of(clipped, options)
-    found, problem = search(prepared)
-    return found, prepared, problem
+    n, is_mixed = max([len(each.rows.x) for each in prepared]), options.form.kinds == ()
+    own = {} if is_mixed else {"folds": folds, "shared": shared}
+
+    def find(prepared, options, most):
+        search = partial(
+            choose_kinds if is_mixed else choose,
+            options=options,
+            n_breakpoints=number and min(number, n),
+            most=min(most, n),
+            criterion=options.criterion,
+            **own,
+        )
+        if model.loss == "huber":
+            found, clipped = robust.find_robustly(search, prepared, options)
+            return list(found), list(clipped), problem_of(clipped, options)
+        found, problem = search(prepared)
+        return found, list(prepared), problem
+
+    found, clipped, problem = find(prepared, options, model.max_breakpoints)
+    if number is not None or is_mixed or not options.autocorrelation:
+        return found, clipped, problem
+    # Waves that need more breakpoints than were tried pass for correlated noise.
+    white = options._replace(autocorrelation=None)
+    for b, (t, path, _) in enumerate(found):
+        most, values = int(path["n_breakpoints"][-1]), path.get("bic", [0, 1])
+        if len(t) == most or np.argmin(values) < len(values) - 1:
+            continue
+        ((_, more, _),), *_ = find([prepared[b]], white, 2 * most)
+        totals = [own["bic"] + own["search_penalty"] for own in (path, more)]
+        if min(totals[1]) < min(totals[0]):
+            (found[b],), (clipped[b],), _ = find([prepared[b]], white, most)
+    return found, clipped, problem
 
 
 def choose(
