@@ -353,7 +353,9 @@ class SegmentedRegressor(
         if is_joint:
             several.fit(self, data, check_offset(offset, X), y_std is not None)
             return self
-        prepared, kind = preparation.columns_of(data), data.kinds[0]
+        rows, kind = (data.linear, *data[3:6]), data.kinds[0]
+        x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
+        prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
         options = preparation.options_of(self, kind)
         if len(options.known):
             preparation.check_inside(prepared[0], options.known, kind)

@@ -33,8 +33,8 @@ from sklearn_gn.segmented.autocorrelation import covariances, yule_walker
 from sklearn_gn.segmented.preparation import (
     check_inside,
     check_is_plain,
-    columns_of,
     options_of,
+    prepare,
     problem_of,
     read,
 )
@@ -138,7 +138,8 @@ def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
         )
     with one_blas_thread():
         data = read(model, X, y, sample_weight)
-        (prepared,), kind = columns_of(data), data.kinds[0]
+        prepared = prepare(data.x[:, 0], data.y, data.linear, data.weight)
+        kind = data.kinds[0]
         options = options_of(model, kind)
         if len(options.known):
             check_inside(prepared, options.known, kind)

@@ -160,8 +160,9 @@ def conditions(joint, t, n_columns, coef=None):
 
 def working(joint, eta):
     """Return the working targets and weights at linear predictors."""
-    z, curvature = joint.family.working(joint.y, eta + joint.offset)
-    return z - joint.offset, joint.weight * curvature
+    mean = joint.family.mean(eta + joint.offset)
+    variance = joint.family.variance(mean)
+    return eta + (joint.y - mean) / variance, joint.weight * variance
 
 
 def deviance(joint, eta):

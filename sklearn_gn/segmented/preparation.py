@@ -210,12 +210,6 @@ def read(model, X, y, weights, y_std=None, absolute_sigma=False, multi_output=Fa
     return Data(x, linear, y, weight, repeats, variance, kinds)
 
 
-def columns_of(data):
-    """Return the columns of y, each in the units of the search."""
-    rows = data.linear, data.weight, data.repeats, data.variance
-    return [prepare(data.x[:, 0], own, *rows) for own in np.atleast_2d(data.y.T)]
-
-
 class Prepared(NamedTuple):
     """A series in the units of the search."""
 

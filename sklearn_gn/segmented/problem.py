@@ -22,7 +22,7 @@ EXACT = float(np.ldexp(np.finfo(float).eps, 9))
 DEPENDENT = float(np.cbrt(np.finfo(float).eps ** 2))
 HALF = float(np.sqrt(np.finfo(float).eps))
 FEWEST_ROWS = 3  # of a segment, unless asked otherwise
-_FAR = 1e100  # largest position, in units of the training data
+_FAR = float(np.cbrt(np.finfo(float).max))  # position whose square is a number
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 
 

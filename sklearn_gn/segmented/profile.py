@@ -34,9 +34,7 @@ from sklearn_gn.segmented.problem import (
 )
 from sklearn_gn.segmented.search import gains, orthogonal_part
 
-_NEAR = 4.0  # half-widths of the delta method within which positions are close
 _EACH = 32  # positions that are tried near, far, and in between
-_RESOLUTION = 1e-3  # of a distance, before it is interpolated
 
 
 def kink_intervals(problem, fit, width, curvature):
@@ -61,9 +59,8 @@ def kink_intervals(problem, fit, width, curvature):
         rise = _rise(problem.of(b), fit.of(b), kink)
         threshold = square[b, k] / curvature[b, k]
         for side in (0, 1):
-            near = _NEAR * width[b, k]
-            end = room[b, k, side]
-            interval[b, k, side] = _last_below(rise, t[b, k], end, near, threshold)
+            given = room[b, k, side], width[b, k], threshold
+            interval[b, k, side] = _last_below(rise, t[b, k], *given)
     return interval
 
 
@@ -174,7 +171,7 @@ def _last_below(rise, start, end, near, threshold, step=0):
         last = tried.shape[1] - 1 - np.argmax(excess[:, ::-1] <= 0, axis=1)
         at = np.minimum(np.stack([last, last + 1], axis=1), tried.shape[1] - 1)
         low, high = np.take_along_axis(tried, at, axis=1).T
-        if np.all(high - low <= (step or _RESOLUTION * high)):
+        if np.all(high - low <= (step or high / _EACH**2)):
             break
         tried = np.linspace(low, high, _EACH, axis=1)
     if not step:

@@ -39,6 +39,7 @@ from scipy.special import betaincinv, gammaln
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares, robust
 from sklearn_gn.segmented.autocorrelation import noise_of
+from sklearn_gn.segmented.inference import LEVEL
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     HALF,
@@ -68,7 +69,6 @@ from sklearn_gn.segmented.search import (
 )
 
 CRITERIA = ("bic", "aic", "gcv", "evidence")
-_CHANCE = 0.05  # of a breakpoint where there is none
 # Whether the slope, and whether the value changes.
 KINK, JUMP, BOTH = (True, False), (False, True), (True, True)
 _FIRST = Form(True, *KINK), Form(True, *BOTH), Form(False, *JUMP)
@@ -103,7 +103,7 @@ def search_penalty(problem, positions, n_rows, most):
     directions = problem.table.square.shape[1] * (form.ramp + form.step)
     shown = max(directions, 2)  # the least number that the bound of a curve is that of
     left = np.maximum(n_rows - numbers - is_both, shown + 1) - shown
-    rest = betaincinv(left / 2, shown / 2, _CHANCE / positions[:, None])
+    rest = betaincinv(left / 2, shown / 2, (1 - LEVEL) / positions[:, None])
     charged = (1 + directions) * np.log(n_rows)
     excess = np.maximum(-n_rows * np.log(rest) - charged, 0)
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
@@ -141,38 +141,21 @@ def count_positions(problem):
 def find_breakpoints(model, prepared, options, folds=None, shared=False):
     """Return the answers of :func:`choose` by a model, the series, and the problem."""
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
-    n, is_mixed = max([len(each.rows.x) for each in prepared]), options.form.kinds == ()
-    own = {} if is_mixed else {"folds": folds, "shared": shared}
-
-    def find(prepared, options, most):
-        search = partial(
-            choose_kinds if is_mixed else choose,
-            options=options,
-            n_breakpoints=number and min(number, n),
-            most=min(most, n),
-            criterion=options.criterion,
-            **own,
-        )
-        if model.loss == "huber":
-            found, clipped = robust.find_robustly(search, prepared, options)
-            return list(found), list(clipped), problem_of(clipped, options)
-        found, problem = search(prepared)
-        return found, list(prepared), problem
-
-    found, clipped, problem = find(prepared, options, model.max_breakpoints)
-    if number is not None or is_mixed or not options.autocorrelation:
-        return found, clipped, problem
-    # Waves that need more breakpoints than were tried pass for correlated noise.
-    white = options._replace(autocorrelation=None)
-    for b, (t, path, _) in enumerate(found):
-        most, values = int(path["n_breakpoints"][-1]), path.get("bic", [0, 1])
-        if len(t) == most or np.argmin(values) < len(values) - 1:
-            continue
-        ((_, more, _),), *_ = find([prepared[b]], white, 2 * most)
-        totals = [own["bic"] + own["search_penalty"] for own in (path, more)]
-        if min(totals[1]) < min(totals[0]):
-            (found[b],), (clipped[b],), _ = find([prepared[b]], white, most)
-    return found, clipped, problem
+    most = max([len(each.rows.x) for each in prepared])
+    own = {"folds": folds, "shared": shared}
+    search = partial(
+        choose if options.form.kinds is None else choose_kinds,
+        options=options,
+        n_breakpoints=number and min(number, most),
+        most=min(model.max_breakpoints, most),
+        criterion=options.criterion,
+        **(own if options.form.kinds is None else {}),
+    )
+    if model.loss == "huber":
+        found, clipped = robust.find_robustly(search, prepared, options)
+        return found, clipped, problem_of(clipped, options)
+    found, problem = search(prepared)
+    return found, prepared, problem
 
 
 def choose(
@@ -248,6 +231,18 @@ def choose(
             column = np.asarray(column)
             path[name] = (column if column.ndim == 1 else column[b])[kept]
         answers.append((t, path, options.form))
+        # Waves that need more breakpoints than were tried pass for correlated noise.
+        if not (is_open and criterion == "bic" and are_rows[b] and k < kept[-1]):
+            continue
+        if np.argmin(path["bic"]) == len(kept) - 1:
+            white = options._replace(autocorrelation=None)
+            again = partial(
+                choose, [prepared[b]], white, n_breakpoints=None, criterion=criterion
+            )
+            ((_, more, _),), _ = again(most=2 * kept[-1])
+            totals = [each["bic"] + each["search_penalty"] for each in (path, more)]
+            if min(totals[1]) < min(totals[0]):
+                (answers[-1],), _ = again(most=kept[-1])
     return answers, problem
 
 
