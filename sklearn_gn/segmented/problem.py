@@ -113,9 +113,12 @@ def make_table(rows, repeats, degree=1):
     at = np.where(inside, np.pad(at, ((0, 0), (0, 1))), n)
 
     weighted, n_powers = share[..., None] * targets, 2 * degree + 1
-    powers = x[..., None] ** np.arange(n_powers)
-    terms = [powers[..., [j]] * weighted for j in range(degree + 1)]
-    terms = np.concatenate([share[..., None] * powers, *terms], axis=-1)
+    terms, targets_by_power = [share[..., None]], [weighted]
+    for _ in range(2 * degree):
+        terms.append(x[..., None] * terms[-1])
+    for _ in range(degree):
+        targets_by_power.append(x[..., None] * targets_by_power[-1])
+    terms = np.concatenate(terms + targets_by_power, axis=-1)
     sums = np.zeros((n_series, n + 1, terms.shape[-1]))
     np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
     sums = take(sums, at)
