@@ -241,7 +241,7 @@ def _of_feature(estimator, feature):
     names = [view._names()[0] for view in views]
     if feature is None:
         return views[0]
-    columns = names if isinstance(feature, str) else [view._column for view in views]
+    columns = names if isinstance(feature, str) else estimator._columns
     if feature not in columns:
         raise ValueError(f"feature={feature!r} is not among the broken ones: {names}.")
     return views[columns.index(feature)]

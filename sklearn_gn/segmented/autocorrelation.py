@@ -23,7 +23,6 @@ class Autoregression(NamedTuple):
     redundancy: float  # rows that are worth one independent row, at least one
 
 
-_SAME = 1e-3  # relative change of a variance that ends the corrections
 _CORRECTIONS = 10  # of covariances for what the fit has taken
 NONE = Autoregression(np.empty(0), 1.0)
 
@@ -66,10 +65,7 @@ def noise_of(residual, asked, n_parameters):
     covariance = covariances(residual, order)
     coef, long_run = yule_walker(covariance, n, order)
     for _ in range(_CORRECTIONS):
-        before, taken = long_run, min(n_parameters * long_run / n, covariance[0])
+        taken = min(n_parameters * long_run / n, covariance[0])
         coef, long_run = yule_walker(covariance + taken, n, order)
-        whole = covariance[0] + taken
-        if abs(long_run - before) < _SAME * before:
-            break
-    redundancy = min(long_run / whole, n / (n_parameters + 1))
+    redundancy = min(long_run / (covariance[0] + taken), n / (n_parameters + 1))
     return Autoregression(coef, float(redundancy)) if redundancy > 1 else NONE

@@ -93,10 +93,10 @@ def warn_of_number(model, outlying=()):
         )
     finding = _limit(model)
     cap = finding is not None and finding.parameter == "max_breakpoints"
+    none_left = model.statistics_["degrees_of_freedom"] <= 1
     if cap and model.max_breakpoints > 0:
         warn_user(finding.text)
-    none_left = model.statistics_["degrees_of_freedom"] <= 1
-    if is_correlated(model) and (none_left or model.autocorrelation is None):
+    elif is_correlated(model) and (none_left or model.autocorrelation is None):
         warn_user(
             "Neighbouring residuals are correlated "
             f"({model.residual_correlation_:.2f}), and the criterion takes what they "
@@ -138,7 +138,7 @@ def _jump(model):
     rise = np.abs(segments["slope"]) * length
     steep = short & (rise > _RISE * model.noise_std_)
     alone = ~short[:-2] & steep[1:-1] & ~short[2:]
-    if model._fit.form.step or not alone.any():
+    if model._fit.form.step or model.degree == 2 or not alone.any():
         return None
     k = int(np.argmax(alone)) + 1
     text = (
@@ -257,10 +257,10 @@ def is_correlated(model):
 
 
 def _is_at_limit(model):
-    """Whether the largest number was chosen, or more would have been."""
+    """Whether the largest number was chosen."""
     chosen = int(np.sum(model.breakpoint_std_ != 0))
-    reached = chosen >= model.selection_path_["n_breakpoints"][-1]
-    return model.n_breakpoints == "auto" and (reached or model._is_limited)
+    most = model.selection_path_["n_breakpoints"][-1]
+    return model.n_breakpoints == "auto" and chosen >= most
 
 
 def _is_exact(model):

@@ -82,9 +82,10 @@ class SegmentedRegressor(
         Whether the function jumps at breakpoints. With ``kinks=False`` the lines of all
         segments are parallel. If "auto", the criterion ("bic", "aic" or "gcv") makes
         each breakpoint a kink, a jump, or both.
-    degree : {0, 1}, default=1
+    degree : {0, 1, 2}, default=1
         If 1, the segments are straight lines; if 0, constants, which jump whatever
-        ``kinks`` and ``jumps`` are.
+        ``kinks`` and ``jumps`` are. If 2, they are parabolas, joined in value only: at
+        a breakpoint slope and curvature change.
     broken_features : int, str or list of these, default=0
         Number or name of the feature in which the line breaks; the others enter
         linearly. Of several, attributes of breakpoints and segments are lists.
@@ -152,7 +153,8 @@ class SegmentedRegressor(
     segments_ : dict of ndarrays
         Table of the straight lines, for ``pd.DataFrame``: ``start``, ``end``,
         ``intercept`` and ``slope`` (both with ``_std_error``, ``_lower`` and
-        ``_upper``), ``jump`` at the start with its error, and ``n_rows``.
+        ``_upper``), ``jump`` at the start with its error, and ``n_rows``. Of parabolas,
+        ``slope`` is that at x = 0, and ``quadratic`` is the coefficient of x^2.
     parameters_ : dict of ndarrays
         Table of intercept, first slope, changes of slope, jumps and linear
         coefficients: ``name``, ``estimate``, ``std_error``, ``t``, ``p_value``,
@@ -208,7 +210,7 @@ class SegmentedRegressor(
         "n_breakpoints": [_COUNT, StrOptions({"auto"}), list],
         "kinks": ["boolean"],
         "jumps": ["boolean", StrOptions({"auto"})],
-        "degree": [Interval(Integral, 0, 1, closed="both")],
+        "degree": [Interval(Integral, 0, 2, closed="both")],
         "broken_features": [Integral, str, list],
         "breakpoints": ["array-like", None],
         "bounds": ["array-like", None],
@@ -230,7 +232,6 @@ class SegmentedRegressor(
         "slopes": [tuple, list, None],
         "through": ["array-like", None],
     }
-    _is_limited = False  # by max_breakpoints, of which more would have been chosen
 
     def __init__(
         self,
@@ -238,7 +239,7 @@ class SegmentedRegressor(
         *,
         kinks: bool = True,
         jumps: bool | Literal["auto"] = False,
-        degree: Literal[0, 1] = 1,
+        degree: Literal[0, 1, 2] = 1,
         broken_features: int | str | Sequence[int | str] = 0,
         breakpoints: ArrayLike | None = None,
         bounds: tuple[float, float] | None = None,
@@ -352,7 +353,9 @@ class SegmentedRegressor(
         if is_joint:
             several.fit(self, data, check_offset(offset, X), y_std is not None)
             return self
-        prepared, kind = preparation.columns_of(data), data.kinds[0]
+        rows, kind = (data.linear, *data[3:6]), data.kinds[0]
+        x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
+        prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
         options = preparation.options_of(self, kind)
         if len(options.known):
             preparation.check_inside(prepared[0], options.known, kind)
@@ -387,16 +390,6 @@ class SegmentedRegressor(
             self, [prepared], options, folds
         )
         preparation.warn_of_room(self, prepared, options, kind, len(t))
-        # Waves that need more breakpoints than were tried pass for correlated noise.
-        values, most = path.get("bic", [0, 1]), int(path["n_breakpoints"][-1])
-        is_lowest = np.argmin(values) == len(values) - 1
-        self._is_limited, is_open = False, self.n_breakpoints == "auto"
-        if is_open and is_lowest and len(t) < most and form.kinds is None:
-            wider = clone(self).set_params(max_breakpoints=2 * most)
-            white = options._replace(autocorrelation=None)
-            ((_, more, _),), *_ = find_breakpoints(wider, [prepared], white)
-            totals = [p["bic"] + p["search_penalty"] for p in (path, more)]
-            self._is_limited = min(totals[1]) < min(totals[0])
         return options._replace(form=form), path, t, clipped, problem
 
     @takes_only_chunks

@@ -33,8 +33,8 @@ from sklearn_gn.segmented.autocorrelation import covariances, yule_walker
 from sklearn_gn.segmented.preparation import (
     check_inside,
     check_is_plain,
-    columns_of,
     options_of,
+    prepare,
     problem_of,
     read,
 )
@@ -44,6 +44,7 @@ from sklearn_gn.segmented.problem import (
     all_pieces,
     concatenate,
     feasible,
+    powers_of,
     products,
     solve,
     spread,
@@ -88,15 +89,16 @@ def scan(problem):
     table, form, t = problem.table, problem.form, problem.candidates.t
     pieces = all_pieces(problem, np.empty((1, 0)))
     found = solve(table, pieces, form.flat_end)
-    rows, one, zero = problem.candidates.rows, np.ones_like(t), np.zeros_like(t)
-    new = [Pieces(rows, -t, one)] * form.ramp + [Pieces(rows, one, zero)] * form.step
-    new, m, c = concatenate(*new), form.ramp + form.step, t.shape[1]
+    rows, degree = problem.candidates.rows, len(pieces.coef) - 1
+    powers = [*range(1, 1 + form.ramp), *[0] * form.step]
+    new = concatenate(*(Pieces(rows, powers_of(t, j, degree)) for j in powers))
+    m, c = len(powers), t.shape[1]
     (inner,), (targets,) = products(table, new, new)
     (cross,), _ = products(table, new, pieces)
     cross = np.hstack([cross, targets[:, 1:]])
     scores = targets[:, 0] - cross @ found.coef[0, :, 0]
     if found.end is not None:  # of the pieces less their slopes at the end
-        slope = new.slope[0]
+        slope = new.coef[1, 0]
         scores = scores - slope * found.end.with_target[0, 0]
         with_end = np.outer(cross @ found.end.coef[0], slope)
         inner = inner - with_end - with_end.T
@@ -126,7 +128,7 @@ def _inverse_root(matrices):
 def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
     """Test rows of a user for a breakpoint, as the parameters of a model say."""
     check_is_plain(model, "breakpoint_test")
-    both = model.degree == 1 and model.kinks and model.jumps
+    both = model.degree == 2 or (model.degree == 1 and model.kinks and model.jumps)
     if method not in ("simulated", "davies", "score"):
         raise ValueError(f"method={method!r} must be 'simulated', 'davies' or 'score'.")
     if method != "simulated" and (both or model.covariance != "nonrobust"):
@@ -136,7 +138,8 @@ def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
         )
     with one_blas_thread():
         data = read(model, X, y, sample_weight)
-        (prepared,), kind = columns_of(data), data.kinds[0]
+        prepared = prepare(data.x[:, 0], data.y, data.linear, data.weight)
+        kind = data.kinds[0]
         options = options_of(model, kind)
         if len(options.known):
             check_inside(prepared, options.known, kind)
@@ -210,7 +213,8 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     whiten, root = np.concatenate([[1], -phi]), np.sqrt(rows.weight)
     scores, later = [], []
     ramps, steps = np.maximum(rows.x - t[:, None], 0) - extra, rows.x >= t[:, None]
-    for columns in [ramps] * form.ramp + [steps.astype(float)] * form.step:
+    added = [ramps**power for power in range(1, 1 + form.ramp)]
+    for columns in added + [steps.astype(float)] * form.step:
         new = least_squares.solve(old, columns, rows.weight).residual
         scores.append((rows.weight * found.residual) @ new.T)
         # What a change of an innovation changes in products with the columns.

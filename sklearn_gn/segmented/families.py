@@ -16,7 +16,6 @@ from scipy.special import expit, gammaln, logit, xlog1py, xlogy
 from sklearn_gn.segmented.problem import EXACT
 
 FAMILIES = ("gaussian", "poisson", "binomial")
-_LARGEST = 700.0  # linear predictor whose exponential is a number
 
 
 class Family(NamedTuple):
@@ -33,7 +32,8 @@ class Family(NamedTuple):
         """Return the means."""
         if self.name == "gaussian":
             return eta
-        eta = np.clip(eta, -_LARGEST, _LARGEST)
+        largest = np.log(EXACT * np.finfo(float).max)  # whose sums are numbers, too
+        eta = np.clip(eta, -largest, largest)
         return np.exp(eta) if self.name == "poisson" else expit(eta)
 
     def variance(self, mean):
@@ -50,12 +50,6 @@ class Family(NamedTuple):
         if self.name == "poisson":
             return np.log(y + 0.1)
         return logit((weight * y + 0.5) / (weight + 1))
-
-    def working(self, y, eta):
-        """Return the targets and the weights of a step at linear predictors."""
-        mean = self.mean(eta)
-        variance = self.variance(mean)
-        return eta + (y - mean) / variance, variance
 
     def deviance(self, y, mean, weight):
         """Return the deviance of means, of "gaussian" the sum of squares."""

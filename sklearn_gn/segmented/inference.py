@@ -14,7 +14,14 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.problem import EXACT, MOST_CANDIDATES, Form, Scaling, locate
+from sklearn_gn.segmented.problem import (
+    EXACT,
+    MOST_CANDIDATES,
+    Form,
+    Scaling,
+    locate,
+    powers_of,
+)
 from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
 
 LEVEL = 0.95  # of the confidence limits
@@ -65,7 +72,7 @@ class Fit(NamedTuple):
     @property
     def steps(self):
         """Numbers of the coefficients that are jumps."""
-        first = 1 + self.form.slope + len(self.ramps)
+        first = 1 + self.form.slope + self.form.ramp * self.t.shape[-1]
         return first + np.arange(self.t.shape[-1] if self.form.step else 0)
 
     @property
@@ -159,7 +166,7 @@ def predict(fit, x, linear):
     after = ndtr(distance / np.where(uncertain, kink_std, 1))
     after = np.where(uncertain, after, distance >= 0)
     change = fit.coef[fit.ramps[fit.kinks]] if len(fit.kinks) else np.empty(0)
-    columns[:, n:] = -change * after
+    columns[:, n:] += change * ((distance >= 0) - after)
     either = (after * (1 - after)) @ (change**2 * variance)
     far = np.maximum(np.max(np.abs(columns), axis=1), 1)  # the square may overflow
     columns = columns / far[:, None]
@@ -178,28 +185,35 @@ def predict(fit, x, linear):
 def user_parameters(fit):
     """Return parameters and covariance in the user's units."""
     scaling, form, n_kinks = fit.scaling, fit.form, len(fit.kinks)
-    n, m = fit.coef.shape[-1], scaling.linear_size.shape[-1]
-    size, y_size = scaling.size[..., None], scaling.y_size[..., None]
-    line, linear = np.arange(1, 1 + form.slope), np.arange(n - m, n)
+    n, m, lead = fit.coef.shape[-1], scaling.linear_size.shape[-1], 1 + form.slope
+    size, y_size, k = (
+        scaling.size[..., None],
+        scaling.y_size[..., None],
+        fit.t.shape[-1],
+    )
     factor = np.ones((*fit.coef.shape[:-1], n + n_kinks))
-    factor[..., line] = 1 / size
-    factor[..., fit.ramps] = 1 / size
-    factor[..., linear] = 1 / scaling.linear_size
+    for power in range(1, 1 + form.ramp):
+        factor[..., fit.ramps + (power - 1) * k] = 1 / size**power
+    factor[..., n - m : n] = 1 / scaling.linear_size
     factor[..., :n] *= y_size
     factor[..., n:] = size
-    first = factor.copy()  # what the intercept depends on
-    first[..., 1:] = 0
-    first[..., line] = -y_size * scaling.center[..., None] / size
-    first[..., linear] = -y_size * scaling.linear_center / scaling.linear_size
+    # What the coefficients of 1, x, ... depend on.
+    rows = np.zeros((*fit.coef.shape[:-1], lead, n + n_kinks))
+    for power in range(lead):
+        own = powers_of(scaling.center, power, lead - 1) / scaling.size**power
+        rows[..., power] = np.moveaxis(own, 0, -1) * y_size
+    rows[..., 0, n - m : n] = -y_size * scaling.linear_center / scaling.linear_size
     scaled = np.concatenate([fit.coef, fit.t[..., fit.kinks]], axis=-1)
     values = factor * scaled
-    values[..., 0] = np.sum(first * scaled, axis=-1) + scaling.y_center
+    values[..., :lead] = (rows @ scaled[..., None])[..., 0]
+    values[..., 0] += scaling.y_center
     values[..., n:] += scaling.center[..., None]
     with np.errstate(over="ignore"):  # a variance beyond the floats is infinite
         covariance = factor[..., :, None] * fit.covariance * factor[..., None, :]
-        cross = (fit.covariance @ first[..., None])[..., 0]
-        covariance[..., 0, :] = covariance[..., :, 0] = factor * cross
-        covariance[..., 0, 0] = np.sum(first * cross, axis=-1)
+        cross = fit.covariance @ np.swapaxes(rows, -1, -2)
+        covariance[..., :lead] = factor[..., None] * cross
+        covariance[..., :lead, :] = np.swapaxes(covariance[..., :lead], -1, -2)
+        covariance[..., :lead, :lead] = rows @ cross
     return values, covariance
 
 
@@ -213,9 +227,10 @@ def parameter_table(fits, names, linear_names):
     fit, labels, is_change = fits[0], ["intercept"], [False]
     for name, own in zip(names, fits, strict=True):
         of = f"{name} " if len(fits) > 1 else ""
-        labels += [name] * own.form.slope
+        labels += [name, f"{name}^2"][: own.form.slope]
         is_change += [False] * own.form.slope
-        for kind in ["slope change"] * own.form.ramp + ["jump"] * own.form.step:
+        kinds = ["slope change", "quadratic change"][: own.form.ramp]
+        for kind in kinds + ["jump"] * own.form.step:
             labels += [f"{of}{kind} {k}" for k in range(1, len(own.t) + 1)]
             is_change += [*own.free]
     labels += linear_names
@@ -309,7 +324,6 @@ def segment_table(fit, rows):
     # A linear feature may have an infinite variance.
     unknown = fit.is_noise_unknown[..., None, None]
     covariance = np.where(unknown, np.nan, np.nan_to_num(covariance))
-    slope, intercept = _line_gradients(fit, values)
     width = fit.half_width[..., None]
     table, k, t = {}, fit.t.shape[-1], fit.breakpoints
     last = np.count_nonzero(rows.weight, axis=-1, keepdims=True) - 1
@@ -318,8 +332,8 @@ def segment_table(fit, rows):
     table["start"] = np.concatenate([low, t], axis=-1)
     table["end"] = np.concatenate([t, high], axis=-1)
     # Without the derivatives by the breakpoints: the line itself.
-    n = fit.coef.shape[-1]
-    for name, gradient in (("intercept", intercept), ("slope", slope)):
+    n, names = fit.coef.shape[-1], ("intercept", "slope", "quadratic")
+    for name, gradient in zip(names, _line_gradients(fit, values), strict=False):
         estimate = (gradient[..., :n] @ values[..., :n, None])[..., 0]
         with np.errstate(over="ignore"):
             variance = np.sum((gradient @ covariance) * gradient, axis=-1)
@@ -343,21 +357,22 @@ def segment_table(fit, rows):
 
 
 def _line_gradients(fit, values):
-    """Return derivatives of slopes and intercepts of the lines by the parameters."""
-    k, n = fit.t.shape[-1], fit.coef.shape[-1]
-    slope, intercept = np.zeros((2, *values.shape[:-1], k + 1, values.shape[-1]))
-    intercept[..., 0] = 1
-    slope[..., 1 : 1 + fit.form.slope] = 1
-    t = fit.breakpoints
+    """Return derivatives of the coefficients of 1, x, ... by the parameters."""
+    k, n, form = fit.t.shape[-1], fit.coef.shape[-1], fit.form
+    degree, t, kinks = max(form.slope, form.ramp, 1), fit.breakpoints, fit.kinks
+    found = np.zeros((degree + 1, *values.shape[:-1], k + 1, values.shape[-1]))
+    for power in range(1 + form.slope):
+        found[power, ..., power] = 1
     for s in range(1, k + 1):
-        ramps = fit.ramps[:s]
-        slope[..., s, ramps] = 1
-        intercept[..., s, ramps] = -t[..., : len(ramps)]
-        intercept[..., s, fit.steps[:s]] = 1
-        for place, kink in enumerate(fit.kinks):
-            if kink < s:
-                intercept[..., s, n + place] = -values[..., fit.ramps[kink]]
-    return slope, intercept
+        found[0, ..., s, fit.steps[:s]] = 1
+        moved = kinks[kinks < s]
+        for power in range(1, 1 + form.ramp):
+            ramps = fit.ramps + (power - 1) * k
+            found[..., s, ramps[:s]] = powers_of(t[..., :s], power, degree)
+            slopes = power * powers_of(t[..., moved], power - 1, degree)
+            at = slice(n, n + len(moved))
+            found[..., s, at] -= values[..., ramps[moved]] * slopes
+    return found
 
 
 def residuals(fit, rows):

@@ -95,7 +95,7 @@ def layouts(joint, t):
     for own in t:
         each = form.slope + len(own) * (form.ramp + form.step)
         columns = np.arange(first, first + each)
-        ramps = columns[form.slope :][: len(own) * form.ramp]
+        ramps = columns[form.slope :][: len(own) if form.ramp else 0]
         free = ~np.isin(own, joint.options.known)
         found.append(Layout(columns, ramps, free, free & (not form.step)))
         first += each
@@ -106,8 +106,9 @@ def tangents(joint, t, coef):
     """Return the derivatives by the kinks that move of each feature, (n, k) of each."""
     found = []
     for x, knots, own in zip(joint.x, t, layouts(joint, t), strict=True):
-        change = coef[own.ramps[own.kinks]] if own.kinks.any() else np.empty(0)
-        found.append(-change * (x[:, None] >= knots[own.kinks]))
+        changes = coef[own.columns[joint.form.slope :]][: joint.form.ramp * len(knots)]
+        at = np.flatnonzero(own.kinks)
+        found.append(least_squares.tangents(x, knots, changes, at))
     return found
 
 
@@ -159,8 +160,9 @@ def conditions(joint, t, n_columns, coef=None):
 
 def working(joint, eta):
     """Return the working targets and weights at linear predictors."""
-    z, curvature = joint.family.working(joint.y, eta + joint.offset)
-    return z - joint.offset, joint.weight * curvature
+    mean = joint.family.mean(eta + joint.offset)
+    variance = joint.family.variance(mean)
+    return eta + (joint.y - mean) / variance, joint.weight * variance
 
 
 def deviance(joint, eta):

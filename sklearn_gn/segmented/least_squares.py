@@ -45,20 +45,32 @@ class Covariance(NamedTuple):
 
 
 def design(form, x, linear, t):
-    """Return the columns: 1, x, ramps, steps, and the linear features, (..., n, p)."""
-    columns = [np.ones((*x.shape, 1))]
-    if form.slope:
-        columns.append(x[..., None])
-    if form.ramp:
-        columns.append(np.maximum(x[..., None] - t[..., None, :], 0))
+    """Return the columns: 1, x, ramps, steps, and the linear features, (..., n, p).
+
+    Of parabolas x^2 follows on x, and the squares of all ramps on these.
+    """
+    columns = [x[..., None] ** power for power in range(1 + form.slope)]
+    beyond = x[..., None] - t[..., None, :]
+    for power in range(1, 1 + form.ramp):
+        columns.append(np.maximum(beyond, 0) ** power)
     if form.step:
-        columns.append(x[..., None] >= t[..., None, :])
+        columns.append(beyond >= 0)
     return np.concatenate([*columns, linear], axis=-1)
 
 
 def ramp_columns(form, n_breakpoints):
-    """Return the numbers of the columns of the ramps."""
+    """Return the numbers of the columns of the ramps, of the first degree."""
     return 1 + form.slope + np.arange(n_breakpoints if form.ramp else 0)
+
+
+def tangents(x, t, changes, at):
+    """Return the derivatives of ramps by the breakpoints ``at``, (..., n, k)."""
+    beyond = x[..., None] - t[..., None, at]
+    found = -changes[..., None, at] * (beyond >= 0)
+    if changes.shape[-1] > t.shape[-1]:  # of the squares
+        of_squares = changes[..., None, t.shape[-1] + at]
+        found = found - 2 * of_squares * np.maximum(beyond, 0)
+    return found
 
 
 def moving(form, free):
@@ -71,15 +83,14 @@ def jacobian(form, x, linear, t, free, coef):
     """Return the derivatives of the function by all parameters, (..., n, p).
 
     The columns of :func:`design`, and one for each free breakpoint at which the
-    function is continuous: minus the change of slope from there on.
+    function is continuous: minus the derivative of its ramps.
     """
     at = moving(form, free)
     columns = design(form, x, linear, t)
     if not len(at):
         return columns
-    changes = coef[..., ramp_columns(form, t.shape[-1])[at]]
-    tangent = -changes[..., None, :] * (x[..., None] >= t[..., None, at])
-    return np.concatenate([columns, tangent], axis=-1)
+    changes = coef[..., 1 + form.slope :][..., : form.ramp * t.shape[-1]]
+    return np.concatenate([columns, tangents(x, t, changes, at)], axis=-1)
 
 
 def coefficient_space(form, n_breakpoints, n_columns):

@@ -51,6 +51,15 @@ def options_of(model, kind):
             'criterion=None is not possible: give "bic" or one of the others.'
         )
     criterion = model.criterion if isinstance(model.criterion, str) else "cv"
+    plain = {"kinks": True, "jumps": False}
+    plain |= dict.fromkeys(("flat", "shape", "slopes", "through"))
+    if isinstance(model.broken_features, list):
+        plain["broken_features"] = None
+    for name in plain if model.degree == 2 else ():
+        if np.any(getattr(model, name) != plain[name]):
+            raise ValueError(
+                f"degree=2 cannot be combined with {name}={getattr(model, name)!r}."
+            )
     is_mixed = model.jumps == "auto" and model.degree == 1 and bool(model.kinks)
     if is_mixed:
         for name in ("flat", "shape", "breakpoints"):
@@ -65,8 +74,8 @@ def options_of(model, kind):
                 'give "bic", "aic" or "gcv".'
             )
     form = Form(
-        slope=model.degree == 1 and model.flat not in ("first", "both"),
-        ramp=model.degree == 1 and bool(model.kinks),
+        slope=model.degree if model.flat not in ("first", "both") else 0,
+        ramp=model.degree if model.kinks else 0,
         step=model.degree == 0 or bool(model.jumps),
         flat_end=model.flat in ("last", "both"),
         sign={None: 0, "convex": 1, "concave": -1}[model.shape],
@@ -125,6 +134,8 @@ def needs_all_points(model):
         return f"loss={model.loss!r}"
     if model.family != "gaussian":
         return f"family={model.family!r}"
+    if model.degree == 2:
+        return "degree=2"
     for name in ("slopes", "through"):
         if getattr(model, name) is not None:
             return f"{name}={getattr(model, name)!r}"
@@ -199,12 +210,6 @@ def read(model, X, y, weights, y_std=None, absolute_sigma=False, multi_output=Fa
     return Data(x, linear, y, weight, repeats, variance, kinds)
 
 
-def columns_of(data):
-    """Return the columns of y, each in the units of the search."""
-    rows = data.linear, data.weight, data.repeats, data.variance
-    return [prepare(data.x[:, 0], own, *rows) for own in np.atleast_2d(data.y.T)]
-
-
 class Prepared(NamedTuple):
     """A series in the units of the search."""
 
@@ -263,13 +268,15 @@ def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
 
 def fewest_rows(form, n_rows):
     """Return how many rows of so many a segment has at least by default."""
-    return np.maximum(FEWEST_ROWS, np.minimum(10, n_rows / 10) if form.step else 0)
+    of_kinks = FEWEST_ROWS + (form.ramp > 1)
+    return np.maximum(of_kinks, np.minimum(10, n_rows / 10) if form.step else 0)
 
 
 def problem_of(prepared, options, with_candidates=True):
     """Return the problem of several series that are searched side by side."""
     rows, scaling, repeats = stack(prepared)
-    table, n_rows = make_table(rows, repeats), rows.weight.sum(axis=1)
+    table = make_table(rows, repeats, max(options.form.slope, 1))
+    n_rows = rows.weight.sum(axis=1)
     table.square[:, 0] += rows.rest / n_rows
     with np.errstate(over="ignore"):
         min_distance = options.min_distance / scaling.size
@@ -312,7 +319,8 @@ def warn_of_room(model, prepared, options, kind, found):
     n_segments, n_rows = asked + len(options.known) + 1, prepared.rows.weight.sum()
     least = options.min_rows  # in the shortest series that has room
     if least is None:
-        least = 10 if options.form.step and n_segments > 10 else FEWEST_ROWS
+        room = 100.0 if n_segments > 10 else 0.0  # of which a tenth is ten rows
+        least = fewest_rows(options.form, room)
     if first >= high or last <= low:
         bounds, ends = _as_text((first, last), kind), _as_text((low, high), kind)
         advice = (

@@ -1,13 +1,14 @@
 """The problem of the search: what the function is, where breakpoints may lie.
 
-A *piece* is a function of x that is zero before some row and straight from there on,
-``(level + slope * x) * 1(row >= first)``: constants, x itself, ramps and steps are
-pieces. The inner product of two pieces is a combination of the sums of (1, x, x^2) over
-the rows from the later of their first rows on, so a least-squares problem in pieces
-costs nothing that grows with the number of rows. All functions work on several series
-side by side: the first axis of every array is the series.
+A *piece* is a function of x that is zero before some row and a polynomial from there
+on: constants, x itself, ramps and steps are pieces. The inner product of two pieces is
+a combination of the sums of the powers of x over the rows from the later of their first
+rows on, so a least-squares problem in pieces costs nothing that grows with the number
+of rows. All functions work on several series side by side: the first axis of every
+array is the series.
 """
 
+from math import comb
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ EXACT = float(np.ldexp(np.finfo(float).eps, 9))
 DEPENDENT = float(np.cbrt(np.finfo(float).eps ** 2))
 HALF = float(np.sqrt(np.finfo(float).eps))
 FEWEST_ROWS = 3  # of a segment, unless asked otherwise
-_FAR = 1e100  # largest position, in units of the training data
+_FAR = float(np.cbrt(np.finfo(float).max))  # position whose square is a number
 MOST_CANDIDATES = 1000  # positions that are tried, evenly spaced among all
 
 
@@ -61,8 +62,8 @@ class Table(NamedTuple):
     """
 
     x: np.ndarray  # (B, n)
-    powers: np.ndarray  # (B, n + 1, 3) sums of w, w x, w x^2
-    targets: np.ndarray  # (B, n + 1, q, 2) sums of w t, w x t
+    powers: np.ndarray  # (B, n + 1, 2 d + 1) sums of w, w x, w x^2, ...
+    targets: np.ndarray  # (B, n + 1, q, d + 1) sums of w t, w x t, ...
     gram: np.ndarray  # (B, q, q) of the targets
     square: np.ndarray  # (B, m) mean squares of those of the fit
     count: np.ndarray  # type: ignore[assignment] # (B, n + 1) rows before each position, by their weights
@@ -78,8 +79,7 @@ class Pieces(NamedTuple):
     """Functions of x; the last axis runs over the pieces."""
 
     first: np.ndarray  # position from which on the piece is not zero
-    level: np.ndarray
-    slope: np.ndarray
+    coef: np.ndarray  # (d + 1, ...) of 1, x, ...
 
 
 class Solution(NamedTuple):
@@ -100,7 +100,7 @@ class End(NamedTuple):
     square: np.ndarray  # (...)
 
 
-def make_table(rows, repeats):
+def make_table(rows, repeats, degree=1):
     """Return the table of several series, padded by rows of weight zero."""
     x, weight = rows.x, rows.weight
     targets = np.concatenate([rows.y[..., None], rows.linear], axis=-1)
@@ -112,19 +112,23 @@ def make_table(rows, repeats):
     at = np.argsort(~first, axis=1, kind="stable")[:, : n_rows.max()]
     at = np.where(inside, np.pad(at, ((0, 0), (0, 1))), n)
 
-    weighted = share[..., None] * targets
-    terms = np.stack([share, share * x, share * x * x], axis=-1)
-    terms = np.concatenate([terms, weighted, x[..., None] * weighted], axis=-1)
-    sums = np.zeros((n_series, n + 1, 3 + 2 * q))
+    weighted, n_powers = share[..., None] * targets, 2 * degree + 1
+    terms, targets_by_power = [share[..., None]], [weighted]
+    for _ in range(2 * degree):
+        terms.append(x[..., None] * terms[-1])
+    for _ in range(degree):
+        targets_by_power.append(x[..., None] * targets_by_power[-1])
+    terms = np.concatenate(terms + targets_by_power, axis=-1)
+    sums = np.zeros((n_series, n + 1, terms.shape[-1]))
     np.cumsum(terms[:, ::-1], axis=1, out=sums[:, -2::-1])
     sums = take(sums, at)
-    moments = sums[..., 3:].reshape(n_series, -1, 2, q)
+    moments = sums[..., n_powers:].reshape(n_series, -1, degree + 1, q)
     count = np.zeros((n_series, n + 1))
     np.cumsum(repeats, axis=1, out=count[:, 1:])
     positions = take(np.pad(x, ((0, 0), (0, 1))), at[:, :-1])
     return Table(
         x=np.where(inside[:, :-1], positions, RIGHT),
-        powers=np.ascontiguousarray(sums[..., :3]),
+        powers=np.ascontiguousarray(sums[..., :n_powers]),
         targets=np.ascontiguousarray(moments.swapaxes(-1, -2)),
         gram=np.swapaxes(weighted, 1, 2) @ targets,
         square=np.sum(share * rows.y**2, axis=1, keepdims=True),
@@ -175,13 +179,13 @@ def concatenate(*parts):
 def products(table, left, right):
     """Return products of pieces (..., p_left, p_right), and of the left and targets."""
     later = np.maximum(left.first[..., :, None], right.first[..., None, :])
-    sums = take(table.powers, later)
-    a, b = left.level[..., :, None], left.slope[..., :, None]
-    c, d = right.level[..., None, :], right.slope[..., None, :]
-    inner = a * c * sums[..., 0] + (a * d + b * c) * sums[..., 1]
-    inner += b * d * sums[..., 2]
-    sums = take(table.targets, left.first)
-    return inner, a * sums[..., 0] + b * sums[..., 1]
+    sums, of_targets = take(table.powers, later), take(table.targets, left.first)
+    inner, cross = 0.0, 0.0
+    for i, a in enumerate(left.coef[..., None]):
+        for j, b in enumerate(right.coef[..., None, :]):
+            inner = inner + a * b * sums[..., i + j]
+        cross = cross + a * of_targets[..., i]
+    return inner, cross
 
 
 def solve(table, pieces, flat_end=False, start=None):
@@ -213,7 +217,7 @@ def solve(table, pieces, flat_end=False, start=None):
     half = half * scale[..., None, :]
     end = None
     if flat_end:
-        half, end = _without_end_slope(half, side, pieces.slope)
+        half, end = _without_end_slope(half, side, pieces.coef[1])
     coef = np.zeros_like(side) if start is None else start
     for _ in range(1 if start is None else 2):  # the second time refines
         coef = coef + np.swapaxes(half, -1, -2) @ (half @ (side - matrix @ coef))
@@ -242,8 +246,8 @@ def _without_end_slope(half, side, slope):
 class Form(NamedTuple):
     """What the function does between and at the breakpoints."""
 
-    slope: bool  # straight lines, else constants
-    ramp: bool  # the slope changes at a breakpoint
+    slope: int  # degree of the first segment: level, a straight line, or a parabola
+    ramp: int  # degree of what a breakpoint adds without a jump, if anything
     step: bool  # the function jumps at a breakpoint
     flat_end: bool = False  # the last line is level
     sign: int = 0  # of all changes of slope: 1 convex, -1 concave, 0 any
@@ -267,8 +271,8 @@ class Candidates(NamedTuple):
     rows: np.ndarray  # (B, c)
     t: np.ndarray  # (B, c) the breakpoints
     before: np.ndarray  # (B, c) the row before
-    powers: np.ndarray  # (B, 3, c) sums from there on
-    targets: np.ndarray  # (B, q, 2, c)
+    powers: np.ndarray  # (B, 2 d + 1, c) sums from there on
+    targets: np.ndarray  # (B, q, d + 1, c)
 
 
 class Problem(NamedTuple):
@@ -338,28 +342,40 @@ def spread(first, last, most):
 # --- pieces --------------------------------------------------------------------------
 
 
+def powers_of(t, power, degree):
+    """Return the coefficients of the polynomials (x - t)^power, up to a degree."""
+    each = [comb(power, j) * (-t) ** (power - j) for j in range(power + 1)]
+    return np.array(each + [np.zeros_like(t)] * (degree - power))
+
+
 def all_pieces(problem, knots):
-    """Return the pieces of the whole function: line, then ramps, then steps."""
+    """Return the pieces of the whole function: line, then ramps, then steps.
+
+    Ramps of the second degree, (x - t)^2, follow all of the first.
+    """
     table, form, known = problem[:3]
     if known.shape[1]:
         known = known.reshape(len(known), *[1] * (knots.ndim - 2), -1)
         known = np.broadcast_to(known, (*knots.shape[:-1], known.shape[-1]))
         knots = np.concatenate([known, knots], axis=-1)
     at, k = locate(table, knots), knots.shape[-1]
-    ramps, steps = slice(k * form.ramp), slice(k * form.step)
+    added = [(power, np.arange(k)) for power in range(1, 1 + form.ramp)]
+    added += [(0, np.arange(k))] * form.step
     if form.kinds:
         others = [(form.ramp, form.step)] * (k - len(form.kinds))
         ramps, steps = np.array([*form.kinds, *others], bool).T
-    at_ramps, at_steps, lead = at[..., ramps], at[..., steps], 1 + form.slope
-    k = lead + at_ramps.shape[-1]
-    shape = (*knots.shape[:-1], k + at_steps.shape[-1])
-    pieces = Pieces(np.zeros(shape, np.intp), np.zeros(shape), np.zeros(shape))
-    pieces.level[..., 0] = 1
-    pieces.slope[..., 1:k] = 1
-    pieces.first[..., lead:k] = at_ramps
-    pieces.level[..., lead:k] = -knots[..., ramps]
-    pieces.first[..., k:] = at_steps
-    pieces.level[..., k:] = 1
+        added = [(1, np.flatnonzero(ramps)), (0, np.flatnonzero(steps))]
+    end, degree = 1 + form.slope, table.targets.shape[-1] - 1
+    shape = (*knots.shape[:-1], end + sum(len(some) for _, some in added))
+    pieces = Pieces(np.zeros(shape, np.intp), np.zeros((degree + 1, *shape)))
+    for power in range(end):
+        pieces.coef[power, ..., power] = 1
+    for power, some in added:
+        own, t = slice(end, end + len(some)), knots[..., some]
+        pieces.first[..., own] = at[..., some]
+        for j in range(power + 1):
+            pieces.coef[j, ..., own] = comb(power, j) * (-t) ** (power - j)
+        end = own.stop
     return pieces
 
 

@@ -28,14 +28,13 @@ from sklearn_gn.segmented.problem import (
     all_pieces,
     concatenate,
     locate,
+    powers_of,
     solve,
     take,
 )
-from sklearn_gn.segmented.search import gain_of_piece, gains, orthogonal_part
+from sklearn_gn.segmented.search import gains, orthogonal_part
 
-_NEAR = 4.0  # half-widths of the delta method within which positions are close
 _EACH = 32  # positions that are tried near, far, and in between
-_RESOLUTION = 1e-3  # of a distance, before it is interpolated
 
 
 def kink_intervals(problem, fit, width, curvature):
@@ -60,9 +59,8 @@ def kink_intervals(problem, fit, width, curvature):
         rise = _rise(problem.of(b), fit.of(b), kink)
         threshold = square[b, k] / curvature[b, k]
         for side in (0, 1):
-            near = _NEAR * width[b, k]
-            end = room[b, k, side]
-            interval[b, k, side] = _last_below(rise, t[b, k], end, near, threshold)
+            given = room[b, k, side], width[b, k], threshold
+            interval[b, k, side] = _last_below(rise, t[b, k], *given)
     return interval
 
 
@@ -132,9 +130,9 @@ def _rise(problem, fit, k):
         form = form._replace(ramp=ramp, step=step, kinds=kinds)
     problem = problem._replace(form=form, known=np.delete(fit.t, k, axis=1))
     others, n_rows = fit.t[:, kinks[kinks != k]], np.reshape(fit.n_rows, (-1, 1))
-    one = np.ones_like(others)
-    steps = Pieces(locate(problem.table, others), one, 0 * one)
-    pieces = concatenate(all_pieces(problem, fit.t[:, :0]), steps)
+    pieces = all_pieces(problem, fit.t[:, :0])
+    steps = powers_of(others, 0, len(pieces.coef) - 1)
+    pieces = concatenate(pieces, Pieces(locate(problem.table, others), steps))
     found = solve(problem.table, pieces, form.flat_end)
     if form.step:
         start = locate(problem.table, start)
@@ -142,12 +140,14 @@ def _rise(problem, fit, k):
     def gain(places):
         if form.step:
             at = problem.at(places)
-            return np.maximum(gains(at, orthogonal_part(at, pieces, found))[0], 0)
-        rows = locate(problem.table, places)
-        rows = np.minimum(rows, problem.table.n_rows[:, None] - 1)
-        parts = orthogonal_part(problem.at(rows, places), pieces, found)
-        residual, inner, outside = (part[0] for part in parts)
-        return np.maximum(gain_of_piece(residual, outside[0], inner[0])[0], 0)
+        else:
+            rows = locate(problem.table, places)
+            rows = np.minimum(rows, problem.table.n_rows[:, None] - 1)
+            at = problem.at(rows, places)
+        residual, *parts = orthogonal_part(at, pieces, found)
+        # Without the step of a kink, it stays where it is.
+        residual = residual[: form.ramp + form.step]
+        return np.maximum(gains(at, (residual, *parts))[0], 0)
 
     largest = gain(start)
     return lambda places: n_rows * (largest - gain(places))
@@ -171,7 +171,7 @@ def _last_below(rise, start, end, near, threshold, step=0):
         last = tried.shape[1] - 1 - np.argmax(excess[:, ::-1] <= 0, axis=1)
         at = np.minimum(np.stack([last, last + 1], axis=1), tried.shape[1] - 1)
         low, high = np.take_along_axis(tried, at, axis=1).T
-        if np.all(high - low <= (step or _RESOLUTION * high)):
+        if np.all(high - low <= (step or high / _EACH**2)):
             break
         tried = np.linspace(low, high, _EACH, axis=1)
     if not step:

@@ -32,6 +32,7 @@ from sklearn_gn.segmented.problem import (
     concatenate,
     feasible,
     locate,
+    powers_of,
     solve,
     spread,
     sum_of_squares,
@@ -157,7 +158,8 @@ def exchange(problem, knots, rss):
 def refine(problem, knots, rss):
     """Return breakpoints at the best places that are known, to all digits."""
     k, n = knots.shape[1], problem.table.x.shape[1]
-    if k > 1 and not problem.form.step:
+    # One kink between straight lines is already at the best of all places.
+    if k > (problem.form.ramp == 1) and not problem.form.step:
         for b in np.flatnonzero(rss > EXACT * problem.table.total):
             one = problem.of([b])
             knots[[b]], rss[[b]] = _best_descent(one, knots[[b]], rss[[b]])
@@ -172,17 +174,22 @@ def refine(problem, knots, rss):
 
 def _best_descent(problem, knots, rss):
     """Return the best kinks of one series, also from other starts than these."""
-    if knots.shape[1] > 2:
-        starts = kinks_at_rows(problem, knots)
+    k, is_straight = knots.shape[1], problem.form.ramp == 1
+    if k > 2:
+        starts = kinks_at_rows(problem, knots) if is_straight else knots
     else:  # where the best second kink for each place of the first is a minimum
         rows = spread(0, problem.table.n_rows[0] - 1, 4 * MOST_ROWS)
         each = problem.at(rows).of(np.zeros(len(rows), np.intp))
-        first = problem.table.x[0, rows][:, None]
-        second, rss = insert(each, first)
+        starts = problem.table.x[0, rows][:, None]
+        if k == 1:
+            rss = sum_of_squares(each, starts)
+        else:
+            second, rss = insert(each, starts)
+            starts = np.sort(np.column_stack([starts, second]), axis=1)
         around = np.pad(rss, 1, constant_values=np.inf)
         least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
-        starts = np.sort(np.column_stack([first, second]), axis=1)[least]
-        if problem.table.square.shape[1] == 1:
+        starts = starts[least]
+        if k == 2 and is_straight and problem.table.square.shape[1] == 1:
             knots = np.concatenate([knots, kinks_between_rows(problem, knots, rows)])
     starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
@@ -222,7 +229,7 @@ def gains(problem, parts):
 
     ``parts`` come from :func:`orthogonal_part`. A kink between two rows is where the
     lines of both sides meet, if they meet there (Hudson, "Fitting segmented curves
-    whose join points have to be estimated", 1966).
+    whose join points have to be estimated", 1966); one between parabolas is at a row.
     """
     form, (_, t, before, *_) = problem.form, problem.candidates
     residual, inner, outside = parts
@@ -236,7 +243,7 @@ def gains(problem, parts):
         outside[1, 1] - share * outside[0, 1],
         inner[1, 1],
     )
-    if form.step:
+    if form.step or form.ramp > 1:
         return gain + more, t
     if change.shape[1] > 1:  # of several targets, lines meet at places of their own
         return gain, t
@@ -254,40 +261,50 @@ def gains(problem, parts):
 def orthogonal_part(problem, pieces, found):
     """Return products of the candidates' pieces, ramps before steps.
 
-    A kink has both: with its step it is where two lines meet. The products are those
+    A kink of straight lines has both: with its step it is where two lines meet. The
+    products are those
     with the residuals of the targets, (m, B, q, c), of the pieces of a candidate with
     each other, (m, m, B, c), and the same of their parts that are orthogonal to the
     present function.
     """
     form, (rows, t, _, powers, targets) = problem.form, problem.candidates
-    linear = [(-t, 1)] if form.ramp else []
-    linear.append((1, 0))
-    m, q = len(linear), problem.table.square.shape[1]
-    # Sums from the later of the first rows on: of (1, x) with each present piece.
+    q, end = problem.table.square.shape[1], found.end
+    added = [[-t, 1.0], [t * t, -2 * t, 1.0]][: form.ramp]  # coefficients of 1, x, ...
+    if form.ramp < 2:
+        added.append([1.0])
+    # Sums from the later of the first rows on: of 1, x, ... with each present piece.
     own = take(problem.table.powers, pieces.first)[..., None]
     later = rows[:, None] >= pieces.first[..., None]
-    s0, s1, s2 = (np.where(later, powers[:, None, k], own[:, :, k]) for k in range(3))
-    level, slope = pieces.level[..., None], pieces.slope[..., None]
-    with_one, with_x = level * s0 + slope * s1, level * s1 + slope * s2
+    n_powers = powers.shape[1]
+    sums = [np.where(later, powers[:, None, j], own[:, :, j]) for j in range(n_powers)]
+    coefs = pieces.coef[..., None]
+    with_powers = [
+        sum(coef * s for coef, s in zip(coefs, sums[j:], strict=False))
+        for j in range(len(coefs))
+    ]
     residual, halves, with_end = [], [], []
-    end = found.end
-    for a, b in linear:
-        a_each = a[:, None] if np.ndim(a) else a
-        with_targets = a_each * targets[:, :, 0] + b * targets[:, :, 1]
-        cross = a_each * with_one + b * with_x
+    for piece in added:
+        with_targets, cross = 0.0, 0.0
+        for power, a in enumerate(piece):
+            a_each = a[:, None] if np.ndim(a) else a
+            with_targets = with_targets + a_each * targets[:, :, power]
+            cross = cross + a_each * with_powers[power]
         cross = np.concatenate([cross, with_targets[:, q:]], axis=1)
         residual.append(with_targets[:, :q] - np.swapaxes(found.coef, 1, 2) @ cross)
         if end is not None:  # of the piece less its slope at the end
+            b = float(len(piece) > 1)
             with_end.append((end.coef[:, None] @ cross)[:, 0])
             residual[-1] = residual[-1] - b * end.with_target[..., None]
             cross = cross - b * end.with_pieces[..., None]
         halves.append(found.half_inverse @ cross)
-    inner, outside = np.empty((2, m, m, *t.shape))
-    for i, (a, b) in enumerate(linear):
-        for j, (c, d) in enumerate(linear):
-            inner[i, j] = a * c * powers[:, 0] + (a * d + b * c) * powers[:, 1]
-            inner[i, j] += b * d * powers[:, 2]
+    inner, outside = np.zeros((2, len(added), len(added), *t.shape))
+    for i, first in enumerate(added):
+        for j, second in enumerate(added):
+            for power, a in enumerate(first):
+                for other, b in enumerate(second):
+                    inner[i, j] += a * b * powers[:, power + other]
             if end is not None:
+                b, d = float(len(first) > 1), float(len(second) > 1)
                 inner[i, j] += b * d * end.square[:, None]
                 inner[i, j] -= b * with_end[j] + d * with_end[i]
             outside[i, j] = inner[i, j] - np.sum(halves[i] * halves[j], axis=1)
@@ -377,9 +394,10 @@ def gauss_newton_steps(problem, knots):
     """
     table = problem.table
     pieces = all_pieces(problem, knots)
-    k, n = knots.shape[1], pieces.first.shape[1]
-    before = n - k - sum(is_step for _, is_step in problem.form.kinds or ())
-    step = Pieces(locate(table, knots), np.ones_like(knots), np.zeros_like(knots))
+    k, n, kinds = knots.shape[1], pieces.first.shape[1], problem.form.kinds
+    n_known = sum(is_ramp for is_ramp, _ in kinds) if kinds else problem.known.shape[1]
+    before = 1 + problem.form.slope + n_known
+    step = Pieces(locate(table, knots), powers_of(knots, 0, len(pieces.coef) - 1))
     flat, steps = problem.form.flat_end, slice(n, n + k)
     start = solve(table, pieces, flat).coef
     start = np.insert(start, [n] * k, 0, axis=1)
@@ -414,13 +432,14 @@ def residuals_in_order(problem, knots):
     means = table.targets[:, :-1, :, 0] - table.targets[:, 1:, :, 0]
     means = means / np.where(weight > 0, weight, 1)
     n_pieces, n, m = pieces.first.shape[1], table.x.shape[1], coef.shape[2]
-    level, slope = np.zeros((2, len(knots), n + 1, m))
-    at = np.arange(len(knots))[:, None], pieces.first
-    np.add.at(level, at, coef[:, :n_pieces] * pieces.level[..., None])
-    np.add.at(slope, at, coef[:, :n_pieces] * pieces.slope[..., None])
-    fitted = np.cumsum(level, axis=1)[:, :-1]
-    fitted += np.cumsum(slope, axis=1)[:, :-1] * table.x[..., None]
-    fitted += means[..., m:] @ coef[:, n_pieces:]
+    at, fitted = (np.arange(len(knots))[:, None], pieces.first), 0.0
+    for power, own in enumerate(pieces.coef):
+        changes = np.zeros((len(knots), n + 1, m))
+        np.add.at(changes, at, coef[:, :n_pieces] * own[..., None])
+        fitted = (
+            fitted + np.cumsum(changes, axis=1)[:, :-1] * table.x[..., None] ** power
+        )
+    fitted = fitted + means[..., m:] @ coef[:, n_pieces:]
     inside = (np.arange(n) < table.n_rows[:, None])[..., None]
     return np.where(inside, (means[..., :m] - fitted) * np.sqrt(np.abs(weight)), 0)
 

@@ -39,6 +39,7 @@ from scipy.special import betaincinv, gammaln
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares, robust
 from sklearn_gn.segmented.autocorrelation import noise_of
+from sklearn_gn.segmented.inference import LEVEL
 from sklearn_gn.segmented.preparation import problem_of, with_known
 from sklearn_gn.segmented.problem import (
     HALF,
@@ -49,6 +50,7 @@ from sklearn_gn.segmented.problem import (
     criterion_value,
     deviance_shift,
     feasible,
+    powers_of,
     products,
     solve,
     sum_of_squares,
@@ -67,7 +69,6 @@ from sklearn_gn.segmented.search import (
 )
 
 CRITERIA = ("bic", "aic", "gcv", "evidence")
-_CHANCE = 0.05  # of a breakpoint where there is none
 # Whether the slope, and whether the value changes.
 KINK, JUMP, BOTH = (True, False), (False, True), (True, True)
 _FIRST = Form(True, *KINK), Form(True, *BOTH), Form(False, *JUMP)
@@ -102,7 +103,7 @@ def search_penalty(problem, positions, n_rows, most):
     directions = problem.table.square.shape[1] * (form.ramp + form.step)
     shown = max(directions, 2)  # the least number that the bound of a curve is that of
     left = np.maximum(n_rows - numbers - is_both, shown + 1) - shown
-    rest = betaincinv(left / 2, shown / 2, _CHANCE / positions[:, None])
+    rest = betaincinv(left / 2, shown / 2, (1 - LEVEL) / positions[:, None])
     charged = (1 + directions) * np.log(n_rows)
     excess = np.maximum(-n_rows * np.log(rest) - charged, 0)
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
@@ -115,18 +116,18 @@ def count_positions(problem):
     t, rows = problem.candidates.t, problem.candidates.rows
     if form.ramp and form.step:  # two directions at each
         return 1.0 + np.count_nonzero(feasible(problem, t[..., None]), axis=1)
-    one, none = np.ones_like(t), np.empty((len(t), 0))
-    new = Pieces(rows, -t, one) if form.ramp else Pieces(rows, one, 0 * one)
+    none = np.empty((len(t), 0))
     pieces = all_pieces(problem, none)
+    new = Pieces(rows, powers_of(t, int(form.ramp > 0), len(pieces.coef) - 1))
     half = np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
     old, of_targets = products(table, new, pieces)
     old = np.concatenate([old, of_targets[..., m:]], axis=-1) @ half
     sums = [(new.first, 0), (new.first[:, 1:], 1)]  # with itself, and with the next
 
     def inner(first, shift):
-        s0, s1, s2 = np.moveaxis(take(table.powers, first), -1, 0)
-        n = t.shape[1] - shift
-        a, b, slope = new.level[:, :n], new.level[:, shift:], new.slope[:, shift:]
+        s0, s1, s2, *_ = np.moveaxis(take(table.powers, first), -1, 0)
+        n, (level, slope, *_) = t.shape[1] - shift, new.coef
+        a, b, slope = level[:, :n], level[:, shift:], slope[:, shift:]
         value = a * b * s0 + (a + b) * slope * s1 + slope * s2
         return value - np.sum(old[:, :n] * old[:, shift:], axis=-1)
 
@@ -230,6 +231,18 @@ def choose(
             column = np.asarray(column)
             path[name] = (column if column.ndim == 1 else column[b])[kept]
         answers.append((t, path, options.form))
+        # Waves that need more breakpoints than were tried pass for correlated noise.
+        if not (is_open and criterion == "bic" and are_rows[b] and k < kept[-1]):
+            continue
+        if np.argmin(path["bic"]) == len(kept) - 1:
+            white = options._replace(autocorrelation=None)
+            again = partial(
+                choose, [prepared[b]], white, n_breakpoints=None, criterion=criterion
+            )
+            ((_, more, _),), _ = again(most=2 * kept[-1])
+            totals = [each["bic"] + each["search_penalty"] for each in (path, more)]
+            if min(totals[1]) < min(totals[0]):
+                (answers[-1],), _ = again(most=kept[-1])
     return answers, problem
 
 

@@ -103,6 +103,8 @@ def _tables_of(model, lower, upper):
         lower: segments["slope_lower"],
         upper: segments["slope_upper"],
     }
+    if "quadratic" in segments:
+        lines["quadratic"] = segments["quadratic"]
     return breakpoints, lines
 
 

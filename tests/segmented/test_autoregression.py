@@ -122,3 +122,18 @@ def test_a_change_of_level_in_correlated_noise_is_found():
         at = SegmentedRegressor(jumps=True).fit(x[:, None], y).breakpoints_
         found += len(at) == 1 and abs(at[0] - 79.5) < 6
     assert found >= 8
+
+
+@pytest.mark.parametrize("n_kinks", [11, 16])
+def test_a_series_of_more_breakpoints_than_allowed_has_those_that_are(n_kinks):
+    # Their waves would pass for correlated noise about a straight line.
+    x = np.arange(340.0)
+    ends = np.linspace(0, 339, n_kinks + 2)
+    y = np.interp(x, ends, np.arange(n_kinks + 2) % 2 * 5.0)
+    y = y + np.random.default_rng(n_kinks).normal(0, 0.3, 340)
+    with pytest.warns(UserWarning, match="Raise max_breakpoints"):
+        model = SegmentedRegressor().fit(x[:, None], y)
+    assert len(model.breakpoints_) == 10
+    data = pd.DataFrame({"x": x, "y": y, "series": "a"})
+    table = fit_groups(SegmentedRegressor(), data, group="series", target="y")
+    assert_allclose(table["start"][1:], model.breakpoints_)

@@ -476,5 +476,8 @@ def test_display_of_each_broken_feature(two):
         assert_allclose(display.breakpoints, model.breakpoints_[f])
         slope = np.diff(display.response)[[1, -2]] / np.diff(display.grid)[[1, -2]]
         assert_allclose(slope, model.segments_[f]["slope"], atol=1e-8)
+    age = list(X.columns).index("age")
+    by_number = SegmentsDisplay.from_estimator(model, X, y, feature=age)
+    assert by_number.feature_name == "age"
     with pytest.raises(ValueError, match="feature='weight' is not among the broken"):
         SegmentsDisplay.from_estimator(model, X, y, feature="weight")
