@@ -18,13 +18,17 @@ from sklearn_gn.pde.domains import Domain, PointCloud, measured
 from sklearn_gn.pde.given_values import (
     MANY_POINTS,
     ROUNDING,
-    derivatives,
     is_reference,
-    slopes_of_equation,
     values_of,
 )
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
-from sklearn_gn.pde.local_functions import PlaneWaves, constants, residuals_of_waves
+from sklearn_gn.pde.reading import (
+    PlaneWaves,
+    constants,
+    derivatives,
+    residuals_of_waves,
+    slopes_of_equation,
+)
 from sklearn_gn.pde.regions import RegionalResidual
 from sklearn_gn.pde.residual_classes import (
     check_signature,
@@ -278,7 +282,7 @@ def _warn_of_fluxes(problem):
         return
     inside, _, area = measured(domain.interior(), MANY_POINTS, rng)
     rim, _, length = measured(domain.boundary(), MANY_POINTS, rng)
-    slopes = slopes_of_equation(problem, inside)[:, 0, :, 0]
+    slopes = slopes_of_equation(problem, inside, 0.0)[:, 0, :, 0]
     inside = Points(inside[:, None], inside[:, :0])
     zero = constants([[0.0]], domain.dim)
     source = residuals_of_waves(problem, kind, inside, zero)[:, 0, 0]

@@ -1,8 +1,7 @@
 r"""What is known of a solution: values that conditions give, and the exact solution.
 
 Everything that looks at given values reads them here: their sizes, their jumps, whether
-they agree where two parts of the boundary meet, and whether the equation does there. So
-does what reads an equation: :func:`slopes_of_equation`.
+they agree where two parts of the boundary meet, and whether the equation does there.
 
 Where initial values jump, or their slopes do, the solution of an equation of first
 order in time and second order in space,
@@ -22,9 +21,7 @@ References
 import math
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations_with_replacement
-from math import factorial, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,13 +32,9 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Periodic, Robin
 from sklearn_gn.pde.domains import AT_ONCE
-from sklearn_gn.pde.local_functions import (
-    LocalFunction,
-    combined,
-    in_numpy,
-    points_of_row,
-)
-from sklearn_gn.pde.operators import Field, derivative_along
+from sklearn_gn.pde.local_functions import in_numpy
+from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.reading import derivatives, slopes_of_equation
 from sklearn_gn.pde.residual_classes import call
 from sklearn_gn.pde.shapes import Box
 
@@ -315,20 +308,21 @@ def _at_ends(problem, axis, starts, units):
 @partial(in_numpy, static_argnames=("problem", "kinds"))
 def _of_start(problem, kinds, x, normal):
     """Residuals of conditions, for the initial values as a field."""
-    fields = (problem.field(_start(problem)),)
+    fields = (problem.field(_Start(problem)),)
     return [kind.function(fields, x[None], normal, problem.start) for kind in kinds]
 
 
-def _start(problem):
+@dataclass(frozen=True)
+class _Start:
     """The initial values as a function of a point, of any time."""
-    starts = [c for c in _initial_conditions(problem) if not c.order]
-    domain = problem.domain
-    time = domain.axes.index(domain.time)
 
-    def values(x):
-        return value_at(problem, starts, x.at[time].set(domain.bounds[time, 0]))
+    problem: Any
 
-    return values
+    def __call__(self, x):
+        starts = [c for c in _initial_conditions(self.problem) if not c.order]
+        domain = self.problem.domain
+        time = domain.axes.index(domain.time)
+        return value_at(self.problem, starts, x.at[time].set(domain.bounds[time, 0]))
 
 
 def _on_axis(problem, axis, x):
@@ -341,7 +335,7 @@ def _on_axis(problem, axis, x):
 @partial(in_numpy, static_argnames=("problem", "axis"))
 def _values_and_slopes(problem, points, axis):
     """Initial values at points (n, 2), and slopes along an axis, (n, q) each."""
-    start, unit = _start(problem), jnp.eye(2)[axis]
+    start, unit = _Start(problem), jnp.eye(2)[axis]
     return jax.vmap(lambda x: jax.jvp(start, (x,), (unit,)))(points)
 
 
@@ -356,7 +350,8 @@ def _rates(problem, axis, places):
     # On both sides of a place, where the equation may have different factors.
     near = JUMP**2 * np.ptp(bounds[axis]) * np.array([-1.0, 1.0])
     points = np.clip((np.array(places)[:, None] + near).ravel(), *bounds[axis])
-    slopes = slopes_of_equation(problem, _on_axis(problem, axis, points), True)
+    points = _on_axis(problem, axis, points)
+    slopes = slopes_of_equation(problem, points, 0.0, _Start(problem))
     size, every = np.ptp(bounds, axis=1), derivatives(2)
     along = (1 - axis, 1), (1 - axis, 2), (axis, 2), (axis, 3), (axis, 4)
     terms = [slopes[:, :, every.index((k,) * m)] / size[k] ** m for k, m in along]
@@ -387,52 +382,6 @@ def _eigenvalues(u_t, u_tt, u_xx, *higher):
         if all(abs(rate - other) > JUMP * abs(rate) for other in rates):
             rates.append(rate)
     return rates
-
-
-# --- how an equation depends on the derivatives of the solution -----------------------
-
-
-def derivatives(dim):
-    """Return all derivatives up to the fourth ones, as tuples of axes, ascending."""
-    orders = (combinations_with_replacement(range(dim), n) for n in range(5))
-    return [axes for order in orders for axes in order]
-
-
-@partial(in_numpy, static_argnames=("problem", "at_start"))
-def slopes_of_equation(problem, points, at_start=False):
-    """Slopes (n, k, m, q) of the equation in all derivatives, at points (n, d).
-
-    They are those about the initial values if ``at_start``, and about zero else.
-    """
-    domain, q = problem.domain, len(problem.outputs)
-    known = derivatives(points.shape[1])
-    values = _start(problem) if at_start else lambda x: jnp.zeros(q, x.dtype)
-    repeated = [prod(factorial(axes.count(k)) for k in set(axes)) for axes in known]
-
-    def residual(changes, x):
-        (point,) = points_of_row(x[None])
-
-        def derivative(axes):
-            function = values
-            for axis in axes:
-                function = derivative_along(function, axis)
-            return function(x) + changes[known.index(tuple(sorted(axes)))]
-
-        def polynomial(y):  # where the equation does not take derivatives as they are
-            steps = y - x
-            powers = [prod(steps[k] for k in axes) for axes in known]
-            terms = zip(changes, powers, repeated, strict=True)
-            return values(y) + sum(a * power / n for a, power, n in terms)
-
-        function = LocalFunction(polynomial, point, derivative, 4)
-        if q == 1:
-            function = combined(lambda outputs: outputs[0], function)
-        field = Field(function, domain.axes, domain.time, problem.outputs)
-        equation = problem.residual_classes()[0].function
-        return equation((field,), (point,), x[:0], problem.start)
-
-    none = jnp.zeros((len(known), q), points.dtype)
-    return jax.vmap(partial(jax.jacrev(residual), none))(points)
 
 
 # --- the exact solution --------------------------------------------------------------

@@ -9,17 +9,16 @@ differentiates a coefficient that jumps.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, combinations_with_replacement, pairwise, product
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import KDTree
 
-from sklearn_gn.pde.conditions import Dirichlet, Initial
+from sklearn_gn.arrays.backend import scope, to_numpy
+from sklearn_gn.pde.conditions import Dirichlet, Initial, Points
 from sklearn_gn.pde.domains import Domain, draw
 from sklearn_gn.pde.given_values import (
     JUMP,
@@ -31,8 +30,7 @@ from sklearn_gn.pde.given_values import (
     steepest_parts,
     values_of,
 )
-from sklearn_gn.pde.local_functions import in_numpy, points_of_row, wave_at
-from sklearn_gn.pde.operators import differentiated_values
+from sklearn_gn.pde.reading import PlaneWaves, fluxes_of_waves, with_fluxes
 from sklearn_gn.pde.residual_classes import named_parameters
 from sklearn_gn.pde.shapes import Box
 
@@ -137,8 +135,7 @@ class Differentiated:
 
     def __call__(self, *given):
         """Values (dim * m,) at a point: of each axis as many, or zeros."""
-        found = differentiated_values(partial(self.equation, *given), given[1][0])
-        found = [jnp.concatenate([*values, jnp.zeros(0)]) for values in found]
+        _, found = with_fluxes(partial(self.equation, *given), given[1][0])
         m = max(map(len, found))
         return jnp.concatenate([jnp.pad(a, (0, m - len(a))) for a in found])
 
@@ -243,49 +240,28 @@ def _jumps_along(problem, regions, k, edges, of_equation):
     return np.concatenate(found)
 
 
-@partial(in_numpy, static_argnames=("problem", "regions", "number"))
 def _equation_at(problem, regions, number, X):
-    """What the equation differentiates along each axis, for two fields, and residuals.
+    """Residuals (n, 3, k), and what the equation differentiates along each axis.
 
-    Of shapes (n, 2, m) and (n, 3, k), of which the first residuals are without a field.
+    The latter, (n, 2, m), is for two waves, about which the residuals are, too, and
+    before that about no field.
     """
-    interior, _ = problem._interior
-    low, high = problem.domain.bounds.T
-    q, within = len(problem.outputs), nullcontext
-    rng = np.random.RandomState(0)  # unknown values may begin as those beside them
-    values = dict(problem.start)
-    for name, known in problem.unknown.items():
+    q, waves = len(problem.outputs), np.array([0.0, 0.7, 0.4])
+    vectors = np.pi * waves[:, None, None] / np.ptp(problem.domain.bounds, axis=1)
+    one = np.tile(waves[:, None] > 0, q).astype(float)
+    levels = np.tile([[0.0], [3.0], [4.0]], q)
+    fields = PlaneWaves(np.tile(vectors, (1, q, 1)), one, one, levels)
+    rng, unknown = np.random.RandomState(0), {}
+    for name, known in problem.unknown.items():  # may begin as those beside them
         start = known.encode(known.initial)
-        values[name] = known.decode(start + rng.rand(*start.shape))
-    if number is not None:
-        mask = np.arange(len(regions.parts)) == number
-        within = partial(regions.within, mask)
-
-    def one(x, level, waves):
-        known_at = partial(
-            wave_at,
-            vectors=np.full((q, 1), waves) * np.pi / (high - low),
-            cosines=np.full(q, float(waves > 0)),
-            sines=np.full(q, float(waves > 0)),
-            level=level,
-        )
-        points = points_of_row(jnp.broadcast_to(x, (interior.n_points, x.size)))
-        given = interior, list(map(known_at, points)), points, x[:0], values
-        residual = partial(problem._residuals_at, *given)
-        with within():
-            found = differentiated_values(residual, points[0])
-            return [jnp.concatenate([*v, jnp.zeros(0)]) for v in found], residual()
-
-    def all_of(x):
-        (_, without), *both = (
-            one(x, level, waves)
-            for level, waves in ((0.0, 0.0), (3.0, 0.7), (4.0, 0.4))
-        )
-        pairs = zip(*(found for found, _ in both), strict=True)
-        residuals = jnp.stack([without, *(residual for _, residual in both)])
-        return [jnp.stack(pair) for pair in pairs], residuals
-
-    return jax.vmap(all_of)(X)
+        with scope("float64"):
+            value = to_numpy(known.decode(start + rng.rand(*start.shape)))
+        unknown[name] = np.stack([value] * 3)
+    points = Points(problem._all_points(X[:, None]), X[:, :0])
+    mask = None if number is None else np.arange(len(regions.parts)) == number
+    given = problem, problem._interior[0], points, fields, unknown
+    residuals, fluxes = fluxes_of_waves(*given, None, regions, mask)
+    return [flux[:, 1:] for flux in fluxes], residuals
 
 
 # --- values of one condition that jump ------------------------------------------------

@@ -28,7 +28,8 @@ from sklearn_gn.pde.coefficients import holding, present
 from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, combined
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
-_differentiated: ContextVar[list | None] = ContextVar("differentiated", default=None)
+# Collects fields that are differentiated, the axes, and whether by a divergence.
+differentiated: ContextVar[list | None] = ContextVar("differentiated", default=None)
 _jump: ContextVar[Any] = ContextVar("jump", default=None)
 
 
@@ -363,8 +364,7 @@ def hessian(u: Field) -> Field:
 def _check(field, name, indices=None):
     """Check that an operator is given a field, and one that has axes of space.
 
-    What is differentiated is noted where :func:`differentiated_values` asks, along the
-    axes ``indices`` or those of space.
+    What is differentiated, along the axes ``indices`` or those of space, is noted.
     """
     if not isinstance(field, Field):
         axis = ", 'x'" if name == "d" else ""
@@ -379,22 +379,9 @@ def _check(field, name, indices=None):
             f"only axis {time!r} is time. Write d(u, {time!r})(x), or give the domain "
             "an axis of space, as in Interval(0, 1, axis='x')."
         )
-    noted, indices = _differentiated.get(), field.space if indices is None else indices
+    noted, indices = differentiated.get(), field.space if indices is None else indices
     if noted is not None and indices and _known(field, 1) is None:
         noted.append((field, indices, name == "div"))
-
-
-def differentiated_values(function: Callable[[], Any], x: Any) -> list[list[Any]]:
-    """What a call differentiates along each axis: unknown values at x."""
-    with holding(_differentiated, []) as noted:
-        function()
-    found: list[list[Any]] = [[] for _ in x]
-    for field, indices, is_divergence in noted:
-        value = field(x)
-        for k, index in enumerate(indices):
-            part = value[..., k] if is_divergence else value
-            found[index].append(jnp.ravel(part))
-    return found
 
 
 def jump_of(

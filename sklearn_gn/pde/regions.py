@@ -30,8 +30,8 @@ from sklearn_gn.pde.coefficients import Piecewise, holding, piece_numbers, prese
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import NUDGE, Domain, draw, join, measured, product, select
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS, PLACE
-from sklearn_gn.pde.local_functions import PlaneWaves, residuals_of_waves
 from sklearn_gn.pde.operators import jump_of
+from sklearn_gn.pde.reading import PlaneWaves, residuals_of_waves
 from sklearn_gn.pde.residual_classes import ResidualClass, call, flat, named_parameters
 from sklearn_gn.pde.shapes import Box
 

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sklearn_gn.pde.local_functions import points_of_row, wave_at
 from sklearn_gn.pde.operators import Field
 
 _POSITIONAL = (
@@ -303,19 +304,22 @@ class Interior:
 
 def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
     """A kind of residuals, whose number is traced; errors say what is wrong."""
-    residual = getattr(function, "residual", None)
+    residual, q = getattr(function, "residual", None), len(problem.outputs)
     n_points *= 1 + len(problem._projections)
-    field = problem.field(lambda x: jnp.zeros(len(problem.outputs), x.dtype))
+    kind = ResidualClass(name, function, n_points, float(weight), 0)
+    wave = np.zeros((q, problem.domain.dim)), np.zeros(q), np.zeros(q)
 
-    def evaluate(points, data):
-        return function((field,) * n_points, points, data, problem.start)
+    def evaluate(x, data):
+        points = points_of_row(x)
+        functions = [wave_at(point, *wave) for point in points]
+        return problem._residuals_at(kind, functions, points, data, problem.start)
 
     def works_swapped(residual):
-        x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
-
         def values(x):
+            field = problem.field(wave_at(x, *wave))
             return flat(call(residual, (x, field), problem.start), x)
 
+        x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
         try:
             jax.eval_shape(values, x)
         except Exception:  # it has another mistake
@@ -330,7 +334,7 @@ def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
         check_indices(jaxpr, problem.domain.axes)
     if k == 0:
         raise ValueError(f"{name}: the residual is empty.")
-    return ResidualClass(name, function, n_points, float(weight), k)
+    return kind._replace(n_outputs=k)
 
 
 # --- outputs that depend on some of the axes -----------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 
 from sklearn_gn.pde import Points, Unknown
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
-from sklearn_gn.pde.local_functions import constants, residuals_of_waves
+from sklearn_gn.pde.reading import constants, residuals_of_waves
 from sklearn_gn.pde.residual_classes import ResidualClass
 from sklearn_gn.pinn.solution import Outputs
 from sklearn_gn.pinn.windows import FEW_ITERATIONS

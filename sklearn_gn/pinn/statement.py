@@ -11,10 +11,7 @@ elliptic, such as one of transport at its outflow, and then the rank is full.
 """
 
 import math
-from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn._caller import warn_user
@@ -24,7 +21,12 @@ from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Points, Robin
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
 from sklearn_gn.pde.jumps import MOST_AXES
-from sklearn_gn.pde.local_functions import PlaneWaves, in_numpy, residuals_of_waves
+from sklearn_gn.pde.reading import (
+    PlaneWaves,
+    derivatives,
+    residuals_of_waves,
+    slopes_of_equation,
+)
 from sklearn_gn.pinn.model import MOST_WEIGHTS
 from sklearn_gn.pinn.pieces import sums_over_pieces
 from sklearn_gn.pinn.solution import output_slopes
@@ -32,7 +34,6 @@ from sklearn_gn.pinn.windows import Pieces
 
 _CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
 VANISHED = 1e-2  # a positive coefficient, relative to its start
-_MOST_DERIVATIVES = 6  # along an axis, that are counted
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
@@ -212,33 +213,19 @@ def factors_of_derivatives(problem):
     """
     if problem.residual_classes()[0].n_points > 1 or problem.domain.dim > MOST_AXES:
         return None, None
-    rng = np.random.RandomState(0)
-    points = problem.probes(N_POINTS, rng)["interior"]
-    weights = rng.normal(size=(len(problem.outputs), problem.n_inputs))
-    factors = _slopes_in_powers(problem, weights, points)
-    if not np.isfinite(factors).all():
+    points = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
+    slopes, every = slopes_of_equation(problem, points, 1.0), derivatives(len(points.T))
+    if not np.isfinite(slopes).all():
         return None, None
-    factors = factors.reshape(-1, *factors.shape[2:])
+    highest = len(every[-1])
+    along = [
+        [every.index((k,) * power) for power in range(highest + 1)]
+        for k in range(problem.domain.dim)
+    ]
+    factors = np.swapaxes(slopes, 2, 3)[..., along].reshape(-1, len(along), highest + 1)
     seen = np.any(factors != 0, axis=0)
-    orders = np.max(seen * np.arange(seen.shape[1]), axis=1)
+    orders = np.max(seen * np.arange(highest + 1), axis=1)
     return factors, None if seen[:, -1].any() else orders
-
-
-@partial(in_numpy, static_argnames="problem")
-def _slopes_in_powers(problem, weights, points):
-    """Slopes (n, k, d, powers) of residuals of a smooth field in powers added to it."""
-    kind, powers = problem.residual_classes()[0], range(_MOST_DERIVATIVES + 2)
-
-    def residual(change, place, data):
-        def function(x):
-            steps = jnp.stack([(x - place[0]) ** m for m in powers], axis=-1)
-            wave = jnp.sin(weights @ problem.embedding(x))
-            return wave + jnp.sum(change * steps)
-
-        return kind.function((problem.field(function),), place, data, problem.start)
-
-    zero = jnp.zeros((problem.domain.dim, len(powers)), weights.dtype)
-    return jax.vmap(partial(jax.jacfwd(residual), zero))(points.x, points.data)
 
 
 def conditions_at_ends(problem):

@@ -25,12 +25,8 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
 from sklearn_gn.pde.coefficients import VISIBLE
 from sklearn_gn.pde.given_values import JUMP, N_POINTS, ROUNDING, values_of
-from sklearn_gn.pde.local_functions import (
-    PlaneWaves,
-    in_numpy,
-    points_of_row,
-    residuals_of_waves,
-)
+from sklearn_gn.pde.local_functions import in_numpy, points_of_row
+from sklearn_gn.pde.reading import PlaneWaves, residuals_of_waves
 
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines

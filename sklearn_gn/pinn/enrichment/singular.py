@@ -53,10 +53,9 @@ from sklearn_gn.pde.given_values import (
     N_POINTS,
     ROUNDING,
     contradict_the_equation,
-    derivatives,
     faces_of,
-    slopes_of_equation,
 )
+from sklearn_gn.pde.reading import derivatives, slopes_of_equation
 from sklearn_gn.pde.shapes import Box, Polygon
 
 _DIGITS = 9  # of a place, in units of the domain's size, and of an angle
@@ -271,7 +270,7 @@ def _exponents(problem, X, widths):
     """Exponents below 2, but one, of sectors of some widths with points X."""
     if len(problem.outputs) > 1 or problem.unknown:
         return ()
-    slopes = slopes_of_equation(problem, X)[:, 0, :, 0]
+    slopes = slopes_of_equation(problem, X, 0.0)[:, 0, :, 0]
     xx, yy, xy = (slopes[:, derivatives(2).index(k)] for k in ((0, 0), (1, 1), (0, 1)))
     alike = np.allclose(xx, yy) and np.allclose(xy, 0) and (xx * xx[0] > 0).all()
     if not alike:

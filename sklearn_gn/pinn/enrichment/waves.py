@@ -30,7 +30,6 @@ equation is not linear, and where its coefficients vary or are to be found.
 """
 
 import math
-from dataclasses import replace
 from itertools import product
 
 import jax.numpy as jnp
@@ -41,7 +40,12 @@ from scipy.optimize import least_squares
 
 from sklearn_gn.pde.conditions import Points
 from sklearn_gn.pde.given_values import JUMP, N_POINTS, ROUNDING, faces_of
-from sklearn_gn.pde.local_functions import PlaneWaves, constants, residuals_of_waves
+from sklearn_gn.pde.reading import (
+    constants,
+    derivatives,
+    residuals_of_waves,
+    slopes_of_equation,
+)
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 MOST_WAVES = 8
@@ -274,49 +278,36 @@ def symbol(problem, scale):
     """The symbol (n, q, q) of an equation at cycles (n, d); None where it has none.
 
     The cycles are those over the box, and rows are of size one. It is read from the
-    residuals of waves, which are the same at all points and for all amplitudes.
+    slopes of the equation, which are the same at all points and about all fields.
     """
-    if problem.transform is not None:
-        problem = replace(problem, transform=None)
     kind, dim, q = problem.residual_classes()[0], problem.domain.dim, len(scale)
     scale, radians = np.array(scale), 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)
     local = kind.n_points == 1 and problem.n_laplacian_directions is None
     if not local or problem.unknown or kind.n_outputs != q:
         return None
     rng = np.random.RandomState(0)
-    points = problem.probes(2 * dim, rng)["interior"]
-
-    def values(cycles, share, level=0.0):
-        """Of waves of this share of the units about a level, (points, n, q, q)."""
-        vectors, n = cycles * radians, len(cycles)
-        each = share * scale * np.tile(np.eye(q), (n, 1))
-        # A cosine and a sine of each wave and output, with both signs.
-        cosines, sines = np.zeros((2, 2, n * q, 2, q))
-        cosines[:, :, 0] = sines[:, :, 1] = np.stack([each, -each])
-        every = np.tile(np.repeat(vectors, 2 * q, axis=0), (2, 1))[:, None]
-        waves = PlaneWaves(
-            np.repeat(every, q, axis=1),
-            cosines.reshape(-1, q),
-            sines.reshape(-1, q),
-            np.full((4 * n * q, q), level * scale),
-        )
-        found = residuals_of_waves(problem, kind, points, waves)
-        found = found.reshape(len(found), 2, n, q, 2, q)
-        changes = (found[:, 0] - found[:, 1]) / (2 * share)
-        turns = np.exp(-1j * points.x[:, 0] @ vectors.T)[:, :, None, None]
-        changes = turns * (changes[..., 0, :] + 1j * changes[..., 1, :])
-        return np.swapaxes(changes, 2, 3)
-
-    cycles, level = rng.standard_normal((2 * dim, dim)), rng.standard_normal(q)
-    small = np.finfo(float).eps ** 0.25  # neither rounding nor what is not linear
-    both = np.stack([values(cycles, small), values(cycles, 1.0, level)])
-    if not np.isfinite(both).all():
+    points = problem.probes(2 * dim, rng)["interior"].x[:, 0]
+    # About nothing and about waves of the size of the outputs, (2, n, k, m, q).
+    sizes = 0.0 * scale, scale
+    both = np.stack([slopes_of_equation(problem, points, size) for size in sizes])
+    every = derivatives(dim)
+    highest = [len(axes) == len(every[-1]) for axes in every]
+    if not np.isfinite(both).all() or both[..., highest, :].any():
         return None
-    size = np.abs(both).max(axis=(0, 1, 2, 4))
-    changes = np.abs(both - both[0, 0]).max(axis=(0, 1, 2, 4))
+
+    def values(cycles, slopes):
+        """Of waves with these numbers of cycles, (points, n, k, q)."""
+        turns = 1j * radians * cycles
+        factors = [np.prod(turns[:, list(axes)], axis=1) for axes in every]
+        return np.einsum("pkmq,mn->pnkq", slopes * scale, np.array(factors))
+
+    cycles = rng.standard_normal((2 * dim, dim))
+    waves = np.stack([values(cycles, slopes) for slopes in both])
+    size = np.abs(waves).max(axis=(0, 1, 2, 4))
+    changes = np.abs(waves - waves[0, 0]).max(axis=(0, 1, 2, 4))
     if not (changes < JUMP * size).all():
         return None
-    return lambda cycles: values(cycles, small).mean(axis=0) / size[:, None]
+    return lambda cycles: values(cycles, both[0]).mean(axis=0) / size[:, None]
 
 
 def real_roots(equation, start, direction):
