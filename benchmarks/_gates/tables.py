@@ -34,6 +34,7 @@ GENERATED = {  # law, rows, deviation of the noise in that of the truth
     "waves_20000": ("waves", 20_000, 0.3),
     "friedman1_200000": ("friedman1", 200_000, 0.2),
 }
+ALTERNATING = ("chessboard", "rings", "product")  # laws of classes
 REGRESSORS = {"varpro": "VarProNetRegressor", "relu": "ShallowReLURegressor"}
 
 
@@ -63,6 +64,19 @@ def generated(law, n, noise):
         truth = np.sin(5 * X[:, 0]) + np.cos(4 * X[:, 1] * X[:, 2]) + X[:, 3] ** 2
     y = truth + noise * truth.std() * rng.standard_normal(n)
     return X, y, truth
+
+
+def alternating(law):
+    """Features and classes without noise: 750 rows, of which a third is held out."""
+    import numpy as np
+
+    n_features = 20 if law == "product" else 2
+    X = np.random.default_rng(0).uniform(-2, 2, (750, n_features))
+    if law == "chessboard":
+        return X, np.sum(np.floor(X), axis=1) % 2
+    if law == "rings":
+        return X, np.floor(2 * np.hypot(*X.T)) % 3
+    return X, X[:, 0] * X[:, 1] > 0
 
 
 def numbers(path):
@@ -158,6 +172,7 @@ def rows(data):
     classes = {
         name: partial(shipped, name) for name in ("breast_cancer", "wine", "digits")
     }
+    classes |= {law: partial(alternating, law) for law in ALTERNATING}
     folder = data and data / "tables"
     if not folder or not folder.is_dir():
         left_out("tables: those of --data")

@@ -56,6 +56,13 @@ class Kernel(NamedTuple):
         *rho, slope, noise = np.exp(logs)
         return cls(np.array(rho), float(slope), float(noise))
 
+    def n_determined(self):
+        """Return how many parameters the rows have chosen.
+
+        A length scale beyond the range of the rows does not count.
+        """
+        return 2 + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
+
     def smooth(self, x, z):
         """Return the part that decays with the distance, (m, n)."""
         x, z = x * np.sqrt(self.rho), z * np.sqrt(self.rho)
@@ -139,12 +146,13 @@ def fitted(kernel, x, y, count, **words):
     )
 
 
-def first_kernel(x, y, count, features, steps=60):
-    """Return the kernel of highest evidence for few rows, from several starts.
+def first_kernels(x, y, count, features, steps=60):
+    """Return results of searches for the kernel of highest evidence for few rows.
 
     Only ``features``, numbers of some, have a part in distances. All of them have one
     of some lengths at first, or each the one at which it explains most alone: where one
-    of many oscillates, all short lengths together tell nothing.
+    of many oscillates, all short lengths together tell nothing. Each is tried with
+    little noise and with much, since few rows do not tell a rough function from noise.
     """
     features = list(features)
     of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
@@ -159,17 +167,30 @@ def first_kernel(x, y, count, features, steps=60):
         own.append(of_lengths[np.argmin(value)])
 
     def best(kind):
-        """Return the best kernel from the best start with these lengths."""
+        """Return the best kernel from the best start with these lengths and noise."""
         starts = []
-        for lengths, noise in product(kind, _NOISES):
+        for lengths in kind[0]:
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = lengths
-            starts.append(np.append(rho, np.log([_SLOPE, noise])))
+            starts.append(np.append(rho, np.log([_SLOPE, kind[1]])))
         value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
         return best_kernel(starts[int(np.argmin(value))], x, y, count, steps)
 
-    found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
-    return min(found, key=lambda f: f.fun).x
+    kinds = list(product((of_lengths, [own]), _NOISES))
+    return side_by_side(best, kinds, steps * len(x) ** 3)
+
+
+def highest_kernel(found, x, y, count):
+    """Return the logarithms of the kernel of highest evidence for further rows.
+
+    It goes on from that of ``found``, results of :func:`first_kernels`, which was best
+    for their rows, and from that which is best for these.
+    """
+    first = int(np.argmin([f.fun for f in found]))
+    value = [evidence_and_slope(f.x, x, y, count)[0] for f in found]
+    starts = [found[number].x for number in {first, int(np.argmin(value))}]
+    ends = [best_kernel(start, x, y, count) for start in starts]
+    return min(ends, key=lambda f: f.fun).x
 
 
 def best_kernel(start, x, y, count, steps=12):

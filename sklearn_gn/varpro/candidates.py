@@ -300,9 +300,8 @@ def beside_process(members, rows, options, process):
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
         first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
         features, part = Units.varying(*counts), Rows(*(a[few] for a in counts))
-        logs = gaussian_process.first_kernel(*(a[first] for a in counts), features)
-        if len(order) > _FIRST_ROWS:
-            logs = gaussian_process.best_kernel(logs, *part).x
+        found = gaussian_process.first_kernels(*(a[first] for a in counts), features)
+        logs = gaussian_process.highest_kernel(found, *part)
         kernel, words = Kernel.of(logs), {"loss": loss, "center": center}
         process = gaussian_process.fitted(kernel, *part, **words) or ()
         if len(order) > len(few):
@@ -328,9 +327,6 @@ def _with_process(found, log_p, rows, options):
         members, log_p = [member], [*log_p, own]
     elif found:
         process, ones = found.process, np.ones(found.theta.shape[1])
-        # Slope, noise, and length scales that are not beyond the range of the rows.
-        rho = process.kernel.rho
-        n_determined = 2 + float(np.sum(rho / (rho + evidence.SWITCHED_OFF)))
         noise, n_rows = process.scale * process.kernel.noise, np.sum(process.counts)
         y_scale = options.scaling.y_scale * ones
         value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
@@ -342,7 +338,7 @@ def _with_process(found, log_p, rows, options):
             noise_ratio=ones,
             noise_std=y_scale * noise_deviation(1 / noise, ones),
             n_effective_parameters=found.gamma,
-            n_of_penalties=n_determined,
+            n_of_penalties=process.kernel.n_determined(),
             log_evidence=value if sees_all else math.nan,  # that of other data
             n_rows=float(n_rows),
             left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
