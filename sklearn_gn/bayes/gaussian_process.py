@@ -26,7 +26,6 @@ Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
-from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -151,8 +150,8 @@ def first_kernels(x, y, count, features, steps=60):
 
     Only ``features``, numbers of some, have a part in distances. All of them have one
     of some lengths at first, or each the one at which it explains most alone: where one
-    of many oscillates, all short lengths together tell nothing. Each is tried with
-    little noise and with much, since few rows do not tell a rough function from noise.
+    of many oscillates, all short lengths together tell nothing. Equal lengths are tried
+    with little noise and with much: few rows do not tell a rough function from noise.
     """
     features = list(features)
     of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
@@ -166,17 +165,18 @@ def first_kernels(x, y, count, features, steps=60):
             value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
         own.append(of_lengths[np.argmin(value)])
 
-    def best(kind):
-        """Return the best kernel from the best start with these lengths and noise."""
-        starts = []
-        for lengths in kind[0]:
+    def best(starts):
+        """Return the best kernel from the best of some starts."""
+        found = []
+        for lengths, noise in starts:
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = lengths
-            starts.append(np.append(rho, np.log([_SLOPE, kind[1]])))
-        value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
-        return best_kernel(starts[int(np.argmin(value))], x, y, count, steps)
+            found.append(np.append(rho, np.log([_SLOPE, noise])))
+        value = [evidence_and_slope(start, x, y, count)[0] for start in found]
+        return best_kernel(found[int(np.argmin(value))], x, y, count, steps)
 
-    kinds = list(product((of_lengths, [own]), _NOISES))
+    kinds = [[(lengths, noise) for lengths in of_lengths] for noise in _NOISES]
+    kinds.append([(own, noise) for noise in _NOISES])
     return side_by_side(best, kinds, steps * len(x) ** 3)
 
 

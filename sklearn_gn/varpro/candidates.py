@@ -301,7 +301,9 @@ def beside_process(members, rows, options, process):
         first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
         features, part = Units.varying(*counts), Rows(*(a[few] for a in counts))
         found = gaussian_process.first_kernels(*(a[first] for a in counts), features)
-        logs = gaussian_process.highest_kernel(found, *part)
+        logs = min(found, key=lambda f: f.fun).x
+        if len(order) > _FIRST_ROWS:
+            logs = gaussian_process.highest_kernel(found, *part)
         kernel, words = Kernel.of(logs), {"loss": loss, "center": center}
         process = gaussian_process.fitted(kernel, *part, **words) or ()
         if len(order) > len(few):
