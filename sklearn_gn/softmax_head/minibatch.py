@@ -241,16 +241,12 @@ def fgn_epoch(
         walk = Walk(head, n_steps + 1)
         return walk, averaged_over(walk, mean) if averaged else head
 
-    walk = continued(walk, head, settings.intercept) if averaged else walk_from(head)
+    # Go on where the steps have led, or from a head that is no mean of several.
+    alone = (walk.n_steps <= _APPROACH) | (not averaged)
+    start = jax.tree.map(partial(jnp.where, alone), head, walk.head)
+    walk = Walk(start._replace(bias=settings.intercept * start.bias), walk.n_steps)
     walk, head = sweep(update, (walk, head), data, batch_size)
     return head, walk
-
-
-def continued(walk, mean, intercept):
-    """Go on where the steps have led, or from a head that is no mean of several."""
-    few = walk.n_steps <= _APPROACH
-    weight, bias = jax.tree.map(partial(jnp.where, few), mean, walk.head)
-    return Walk(AffineHead(weight, intercept * bias), walk.n_steps)
 
 
 def averaged_over(walk, mean):
@@ -334,9 +330,6 @@ def batch_gradient(head, batch, settings):
     return gradient, split.p_rest[:, None] * split.rho - split.p_true[:, None] * true
 
 
-sgn_start = partial(jax.tree.map, jnp.zeros_like)  # no step yet
-
-
 # --- Adam ----------------------------------------------------------------------------
 
 
@@ -352,9 +345,6 @@ def adam_epoch(head, memory, data, settings, batch_size):
         )
 
     return sweep(update, (head, memory), data, batch_size)
-
-
-adam_start = partial(first_order.start, "adam")
 
 
 # --- rows in memory ------------------------------------------------------------------
@@ -428,6 +418,8 @@ def evaluate_chunks(net, data, options):
     return found.evaluation(), first
 
 
+sgn_start = partial(jax.tree.map, jnp.zeros_like)
+adam_start = partial(first_order.start, "adam")
 _METHODS = (
     mini_batch_algorithm("fgn", fgn_epoch, fgn_arguments, walk_from, grams=True),
     mini_batch_algorithm(

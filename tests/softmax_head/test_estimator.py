@@ -535,6 +535,7 @@ def test_a_first_fit_compiles_twelve_functions_and_folds_none(caplog, with_jax):
         model.fit(X[:70], y[:70])
     compiled = [r for r in caplog.messages if r.startswith("Compiling")]
     assert len(compiled) <= 12, compiled
+    FGNSoftmaxHead(alpha=0.01).fit(X[:70], y[:70])  # which has no preconditioner yet
     kernels = whitening.newton_direction, head.evaluate
     kernels = [kernel.compiled for kernel in kernels]
     sizes = [kernel._cache_size() for kernel in kernels]
