@@ -199,12 +199,7 @@ class Walk(NamedTuple):
     """Where the steps have led: the head before it is averaged."""
 
     head: AffineHead
-    n_steps: Array
-
-
-def walk_from(net):
-    """No step yet."""
-    return Walk(net, jnp.int32(0))
+    n_steps: Any = np.int32(0)
 
 
 @partial(
@@ -251,13 +246,9 @@ def fgn_epoch(
 
 def averaged_over(walk, mean):
     """The mean head after a step, or the head itself while the steps are few."""
-    further = walk.n_steps - _APPROACH
-
-    def moved(mean, head):
-        share = 2 / (jnp.maximum(further, 0) + 2).astype(head.dtype)
-        return jnp.where(further > 0, mean + share * (head - mean), head)
-
-    return jax.tree.map(moved, mean, walk.head)
+    further = jnp.maximum(walk.n_steps - _APPROACH, 0)
+    share = 2 / (further + 2).astype(mean.bias.dtype)
+    return jax.tree.map(lambda m, h: m + share * (h - m), mean, walk.head)
 
 
 def shifts(settings):
@@ -421,7 +412,7 @@ def evaluate_chunks(net, data, options):
 sgn_start = partial(jax.tree.map, jnp.zeros_like)
 adam_start = partial(first_order.start, "adam")
 _METHODS = (
-    mini_batch_algorithm("fgn", fgn_epoch, fgn_arguments, walk_from, grams=True),
+    mini_batch_algorithm("fgn", fgn_epoch, fgn_arguments, Walk, grams=True),
     mini_batch_algorithm(
         "sgn", sgn_epoch, lambda o, _: {"cg_iterations": np.int32(o.rank)}, sgn_start
     ),

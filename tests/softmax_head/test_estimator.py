@@ -169,7 +169,7 @@ def test_sgn_and_fgn_of_full_rank_take_the_same_path():
 def test_heads_after_the_approach_count_by_their_number(monkeypatch, float64):
     monkeypatch.setattr(minibatch, "_APPROACH", 3)
     heads = np.random.RandomState(0).randn(8, 2, 3)
-    mean = minibatch.walk_from(head.AffineHead(heads[0], heads[0, 0])).head
+    mean = head.AffineHead(heads[0], heads[0, 0])
     for k, weight in enumerate(heads, start=1):
         walk = minibatch.Walk(head.AffineHead(weight, weight[0]), np.int32(k))
         mean = minibatch.averaged_over(walk, mean)
