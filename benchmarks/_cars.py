@@ -12,13 +12,13 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.softmax_head.head import AffineHead, BatchedRows, HeadOptions
 from sklearn_gn.softmax_head.minibatch import (
     ALGORITHMS,
+    Walk,
     adam_epoch,
     adam_start,
     fgn_epoch,
     sgn_epoch,
     sgn_start,
     step_settings,
-    walk_from,
 )
 from sklearn_gn.solvers import FGN, SGN, Adam
 
@@ -36,7 +36,7 @@ CARS_METHODS = {  # epoch, what it carries at first, solver object, further argu
     ),
     "fgn": (
         fgn_epoch,
-        walk_from,
+        Walk,
         FGN(learning_rate=RATE),
         {"averaged": False, "n_competitors": 0, "cg_iterations": 5},
     ),

@@ -26,6 +26,7 @@ from sklearn_gn.softmax_head.head import (
 )
 from sklearn_gn.softmax_head.minibatch import (
     ALGORITHMS,
+    Walk,
     adam_epoch,
     adam_start,
     feature_grams,
@@ -33,7 +34,6 @@ from sklearn_gn.softmax_head.minibatch import (
     sgn_epoch,
     sgn_start,
     step_settings,
-    walk_from,
 )
 
 ROUNDS = 10  # in which the methods take turns
@@ -92,7 +92,7 @@ METHODS = {  # epoch, what it carries at first, solver object, further arguments
     "adam": (adam_epoch, adam_start, solvers.Adam(learning_rate=3e-4), {}),
     "fgn": (
         fgn_epoch,
-        walk_from,
+        Walk,
         solvers.FGN(),
         {"averaged": True, "n_competitors": 0, "cg_iterations": CG_ITERATIONS},
     ),

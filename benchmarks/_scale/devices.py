@@ -108,7 +108,7 @@ def programs(k, n, d, n_classes, batch):
         )
         lowered = {
             "loss and gradient": (
-                _compiled(heads.evaluate).lower(net, rows, np.ones((1, 1)), one),
+                _compiled(heads.evaluate).lower(net, rows, one, one, np.ones((1, 1))),
                 8 * coefficients,
             ),
             "covariance": (

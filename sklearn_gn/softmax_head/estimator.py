@@ -353,11 +353,14 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         self._find_classes(y, weight, previous=net is not None)
         validation = self._check_validation(X_val, y_val)
         # 2. The problem: distinct rows in random order, and the options.
+        task: Any
         known, task = getattr(self, "_previous", (None, None))
         key = problem.rows_key(self, X, y, weight) if self.warm_start else None
         began = time.perf_counter()
         if key is not None and key == known:  # of another penalty
-            task = problem.at_penalty(task, self.alpha)
+            options = task.options._replace(alpha=np.dtype(self.dtype).type(self.alpha))
+            rows = task.rows._replace(options=options)
+            task = task._replace(rows=rows, options=options)
         else:
             rng = check_random_state(self.random_state)
             Z, code, weight = self._encode_weighted(X, y, weight)

@@ -170,14 +170,15 @@ class Evaluation(NamedTuple):
 
 
 @in_either_library
-def evaluate(head, rows, penalty, intercept, dual=None):
-    """Mean cross-entropy ``+ 1/2 sum penalty |W|^2``, its gradient, the mean traces.
+def evaluate(head, rows, alpha, intercept, squares=1.0, dual=None):
+    """Mean cross-entropy ``+ alpha/2 sum squares |W|^2``, its gradient, mean traces.
 
-    ``penalty``, a number or of shape (d, 1), is the factor of the squares of each row
-    of the weights; ``intercept`` is 1, or 0 where the bias stays zero. The size of the
-    gradient is that for other features, if ``dual`` leads from these to them.
+    ``squares`` is a number, or of shape (d, 1) one for each row of the weights;
+    ``intercept`` is 1, or 0 where the bias stays zero. The size of the gradient is that
+    for other features, if ``dual`` leads from these to them.
     """
     xp, n_classes = namespace(rows), max(head.bias.shape[0], 2)
+    penalty = times(alpha, squares)
     weight = rows.weight if rows.counted is None else rows.counted
 
     def body(carry, x, label, weight):
@@ -218,6 +219,12 @@ def errors(logits, label, weight):
 def objective(head, rows, options):
     """:func:`evaluate` with the penalty of the options."""
     return evaluate(head, rows, options.alpha, options.intercept)
+
+
+def times(factor, squares):
+    """``factor squares`` in the factor's precision, 0 where it is, also of infinity."""
+    xp = namespace((factor, squares))
+    return xp.where(factor > 0, factor * xp.asarray(squares, factor.dtype), 0)
 
 
 def in_basis(basis, matrix):

@@ -199,12 +199,7 @@ class Walk(NamedTuple):
     """Where the steps have led: the head before it is averaged."""
 
     head: AffineHead
-    n_steps: Array
-
-
-def walk_from(net):
-    """No step yet."""
-    return Walk(net, jnp.int32(0))
+    n_steps: Any = np.int32(0)
 
 
 @partial(
@@ -241,27 +236,19 @@ def fgn_epoch(
         walk = Walk(head, n_steps + 1)
         return walk, averaged_over(walk, mean) if averaged else head
 
-    walk = continued(walk, head, settings.intercept) if averaged else walk_from(head)
+    # Go on where the steps have led, or from a head that is no mean of several.
+    alone = (walk.n_steps <= _APPROACH) | (not averaged)
+    start = jax.tree.map(partial(jnp.where, alone), head, walk.head)
+    walk = Walk(start._replace(bias=settings.intercept * start.bias), walk.n_steps)
     walk, head = sweep(update, (walk, head), data, batch_size)
     return head, walk
 
 
-def continued(walk, mean, intercept):
-    """Go on where the steps have led, or from a head that is no mean of several."""
-    few = walk.n_steps <= _APPROACH
-    weight, bias = jax.tree.map(partial(jnp.where, few), mean, walk.head)
-    return Walk(AffineHead(weight, intercept * bias), walk.n_steps)
-
-
 def averaged_over(walk, mean):
     """The mean head after a step, or the head itself while the steps are few."""
-    further = walk.n_steps - _APPROACH
-
-    def moved(mean, head):
-        share = 2 / (jnp.maximum(further, 0) + 2).astype(head.dtype)
-        return jnp.where(further > 0, mean + share * (head - mean), head)
-
-    return jax.tree.map(moved, mean, walk.head)
+    further = jnp.maximum(walk.n_steps - _APPROACH, 0)
+    share = 2 / (further + 2).astype(mean.bias.dtype)
+    return jax.tree.map(lambda m, h: m + share * (h - m), mean, walk.head)
 
 
 def shifts(settings):
@@ -334,9 +321,6 @@ def batch_gradient(head, batch, settings):
     return gradient, split.p_rest[:, None] * split.rho - split.p_true[:, None] * true
 
 
-sgn_start = partial(jax.tree.map, jnp.zeros_like)  # no step yet
-
-
 # --- Adam ----------------------------------------------------------------------------
 
 
@@ -352,9 +336,6 @@ def adam_epoch(head, memory, data, settings, batch_size):
         )
 
     return sweep(update, (head, memory), data, batch_size)
-
-
-adam_start = partial(first_order.start, "adam")
 
 
 # --- rows in memory ------------------------------------------------------------------
@@ -428,8 +409,10 @@ def evaluate_chunks(net, data, options):
     return found.evaluation(), first
 
 
+sgn_start = partial(jax.tree.map, jnp.zeros_like)
+adam_start = partial(first_order.start, "adam")
 _METHODS = (
-    mini_batch_algorithm("fgn", fgn_epoch, fgn_arguments, walk_from, grams=True),
+    mini_batch_algorithm("fgn", fgn_epoch, fgn_arguments, Walk, grams=True),
     mini_batch_algorithm(
         "sgn", sgn_epoch, lambda o, _: {"cg_iterations": np.int32(o.rank)}, sgn_start
     ),

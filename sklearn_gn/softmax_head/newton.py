@@ -22,7 +22,7 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import NumPy, library_of
+from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.optim.line_search import backtrack
 from sklearn_gn.optim.solver import Algorithm
@@ -34,12 +34,7 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import SparseRows
-from sklearn_gn.softmax_head.whitening import (
-    Whitened,
-    second_moments,
-    single,
-    whiten,
-)
+from sklearn_gn.softmax_head.whitening import Whitened, second_moments, whiten
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
@@ -94,7 +89,7 @@ class NewtonData(NamedTuple):
     options: HeadOptions  # with the first penalty
     factor: float = 1.0  # that a penalty grows by on these rows
     folds: tuple = ()  # NewtonData without the rows of each fold
-    own: Array | slice | None = None  # numbers of the rows that are left out
+    own: Array | None = None  # numbers of the rows that are left out; None of all
     judges: penalty.Judges | None = None
     n_judged: float = math.nan  # rows that are left out, by their counts
     known: tuple = ()  # (penalty, head, loss) of the last minima on these rows
@@ -121,8 +116,8 @@ def left_out(space, rows, options):
     # Rough minima are what is compared, in single precision; steps are not damped.
     rough = space
     if isinstance(space, Whitened):
-        x, squares = space.single, single(space.squares)
-        rough = Whitened(space.rows._replace(x=x), x, squares, None, None)
+        x = space.single
+        rough = Whitened(space.rows._replace(x=x), x, space.squares, None, None)
     cast, folds = np.float32, []
     alpha, intercept = cast(options.alpha), cast(options.intercept)
     given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
@@ -136,12 +131,13 @@ def left_out(space, rows, options):
             without = rough._replace(weight=part, intercept=intercept)
         folds.append(NewtonData(without, given, 1 / share))
     # The rows that are left out, and others, up to one of a few numbers of rows.
-    own = np.argsort(fold < 0, kind="stable")
-    own = own[: backend.row_bucket(int(np.count_nonzero(fold >= 0)))]
-    if options.mesh is not None:
-        own = slice(None)
     counts = np.where(fold >= 0, weight * options.n_effective, 0).astype(weight.dtype)
-    numbers = on_devices([rows.label[own], counts[own], fold[own]], options)
+    own, numbers = None, [rows.label, counts, fold]
+    if options.mesh is None:
+        own = np.argsort(fold < 0, kind="stable")
+        own = own[: backend.row_bucket(int(np.count_nonzero(fold >= 0)))]
+        numbers = [array[own] for array in numbers]
+    numbers = on_devices(numbers, options)
     shift = penalty.shifts_of(rows.label[:n], weight[:n], fold[:n]) * options.intercept
     judges = penalty.Judges(*numbers, shift.astype(weight.dtype))
     n_judged = float(counts.sum())
@@ -156,6 +152,9 @@ class NewtonSettings(NamedTuple):
     intercept: np.ndarray
     cg_iterations: np.int32
     last: np.ndarray  # relative residual of a system whose step is the last one
+
+
+moved_by = in_either_library(add)
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -184,9 +183,9 @@ def evaluated(data, net, alpha, before=None):
     found = objective(data, net, alpha)
     loss, grad_max = float(found.loss), float(found.grad_max)
     state = NewtonState(net, loss, found.gradient, grad_max, loss, alpha)
-    if before is None:
-        return state
-    return state._replace(inverses=before.inverses, spent=before.spent)
+    if before is not None:
+        state = state._replace(inverses=before.inverses, spent=before.spent)
+    return state
 
 
 def first_state(data, net, alpha):
@@ -260,7 +259,7 @@ def newton_step(data, state):
     # leads to a gradient of half the size.
 
     def evaluate_at(length):
-        net = add(state.net, length, direction)
+        net = moved_by(state.net, np.float64(length), direction)
         return net, objective(data, net, state.alpha)
 
     def rejected(length, found):
@@ -342,9 +341,9 @@ def _search(data, search):
 
 
 def in_precision_of(options, net):
-    """A head in the precision of the fit, or of its folds."""
+    """A head in the precision of the fit, or of its folds, as arrays of NumPy."""
     kind = options.alpha.dtype
-    return library_of(net).tree_map(lambda array: array.astype(kind), net)
+    return library_of(net).tree_map(lambda array: np.asarray(array, kind), net)
 
 
 def _next_penalty(data, search):
@@ -397,8 +396,7 @@ def minima(data, weight, alphas, net, max_iter, before=None):
     """
     rows, own = data.space.rows, np.flatnonzero(weight)
     rows = rows._replace(x=rows.x[own], label=rows.label[own], weight=weight[own])
-    single = data.space.single[own]
-    space = data.space._replace(rows=rows, single=single)
+    space = data.space._replace(rows=rows, single=data.space.single[own])
     data = data._replace(space=space, before=before)
     for alpha in alphas:
         state, n_iter = first_state(data, net, alpha), 0

@@ -33,7 +33,8 @@ _FOLDS = 8
 JUDGES = 256  # rows that are left out, more of which say little
 # The path.
 _START = 10.0**-0.5  # precision of the coefficients, for rows of length one
-DECADES = 8  # on either side of it
+# On either side of it: eight, beyond which a sum would lose half of its digits.
+DECADES = round(-math.log10(np.finfo(np.float64).eps) / 2)
 _TRUSTED = 0.25  # decades from a tried penalty, where a parabola is right
 
 

@@ -77,8 +77,7 @@ def distinct_rows(X, code, weight, solver):
         large = numbers > _DENSE_NUMBERS and X.nnz <= _DENSE_SHARE * numbers
         if large and type(solver) is FGNNewton:
             kept = np.flatnonzero(weight > 0)
-            # Divided by a power of two first, so that the sum does not overflow.
-            weight = np.ldexp(weight[kept], -np.frexp(weight.max())[1])
+            weight = weight[kept] / weight.max()  # whose sum does not overflow
             return X, kept, weight / weight.sum(), total
         if 8 * numbers > _DENSE_BYTES:
             raise ValueError(
@@ -149,7 +148,7 @@ def batch_task(estimator, solver, X, label, kept, weight, rng):
         )
     given = X, label, kept, weight, solver.batch_size or BATCH_SIZE, rng
     rows, size = batched_rows(*given, estimator.dtype, 1 if mesh is None else mesh.size)
-    options = options_of(estimator, solver, size, rng)
+    options = options_of(estimator, solver, size, rng, mesh=mesh)
     few = [array[: min(size, int(rows.n_rows))] for array in rows[:3]]
     return Task(solver.algorithm(ALGORITHMS), rows, options, few)
 
@@ -157,8 +156,10 @@ def batch_task(estimator, solver, X, label, kept, weight, rng):
 def newton_task(estimator, solver, X, label, kept, weight, total):
     """The task of Newton's method, of the rows ``kept``, in its coordinates."""
     device, stays_sparse = estimator.device, sparse.issparse(X)
-    mesh, kind = backend.mesh_of(device), np.dtype(estimator.dtype)
-    if stays_sparse and device not in (None, "cpu"):
+    kind, elsewhere = np.dtype(estimator.dtype), device not in (None, "cpu")
+    mesh = backend.mesh_of(device) if elsewhere else None
+    compiled = (elsewhere or libraries.jax_is_forced) and not stays_sparse
+    if stays_sparse and elsewhere:
         message = (
             f"device={device!r}: sparse features that are not made dense are "
             "fitted on the CPU. Give device=None."
@@ -166,8 +167,6 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
         if mesh is not None:
             raise ValueError(message)
         warn_user(message)
-    compiled = device not in (None, "cpu") or libraries.jax_is_forced
-    compiled = compiled and not stays_sparse
     # 1. The rows. The problem has one answer, whatever their order.
     rng, n = np.random.RandomState(0), len(kept)
     order = rng.permutation(n)
@@ -192,7 +191,7 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
         length = -(-backend.row_bucket(n) // n_devices) * n_devices
         rows = [backend.pad_rows(array, length) for array in rows]
     rows = BatchedRows(*rows, np.int32(n), np.int32(1))
-    options = options_of(estimator, solver, length, rng)._replace(compiled=compiled)
+    options = options_of(estimator, solver, length, rng, mesh=mesh, compiled=compiled)
     if auto:  # of the training part; every row counts as one at least
         n_effective = max(total, float(n))
         alpha = penalty.first_alpha(rows, options.intercept, n_effective)
@@ -211,7 +210,7 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     return Task(algorithm, data, options, few, coordinates, order)
 
 
-def options_of(estimator, solver, batch_size, rng):
+def options_of(estimator, solver, batch_size, rng, **where):
     """What an algorithm gets besides the rows."""
     cast = np.dtype(estimator.dtype).type
     damping, rank = _WHERE_NONE.get(solver.name, (0.0, 1))
@@ -224,7 +223,7 @@ def options_of(estimator, solver, batch_size, rng):
         batch_size=batch_size,
         seed=np.int32(rng.randint(np.iinfo(np.int32).max)),
         solver=solver,
-        mesh=backend.mesh_of(estimator.device),
+        **where,
     )
 
 
@@ -243,12 +242,6 @@ def rows_key(estimator, X, y, weight):
     if not newton or estimator.alpha in ("auto", 0) or estimator.early_stopping:
         return None
     return digest((given, X, y, weight))
-
-
-def at_penalty(task, alpha):
-    """The task of a fit of the same rows with another penalty."""
-    options = task.options._replace(alpha=task.options.alpha.dtype.type(alpha))
-    return task._replace(rows=task.rows._replace(options=options), options=options)
 
 
 def previous_head(estimator):

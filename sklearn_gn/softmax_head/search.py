@@ -31,8 +31,6 @@ from sklearn_gn.softmax_head.head import AffineHead, logits_of
 from sklearn_gn.solvers import FGNNewton
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
-_LOG_LOSS = "neg_log_loss"
-
 
 class FGNSoftmaxHeadCV(
     AffineClassifier,
@@ -297,14 +295,12 @@ class FGNSoftmaxHeadCV(
 
     def _scorer(self):
         """Return a function of coefficients and rows, weight zero for the others."""
-        scorer = (
-            None if self.scoring == _LOG_LOSS else check_scoring(self, self.scoring)
-        )
+        scorer = check_scoring(self, self.scoring)
 
         def score(coef, bias, X, code, weight):
             own = weight > 0
             X, code, weight = X[own], code[own], weight[own]
-            if scorer is None:
+            if self.scoring == "neg_log_loss":
                 logits = logits_of(X, coef, bias)
                 return -cross_entropy(logits, code, weight / weight.sum())
             model = logistic_regression(coef, bias, self.classes_, True, None)

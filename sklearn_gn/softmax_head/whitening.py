@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
+from scipy.special import softmax
 
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
@@ -40,6 +41,7 @@ from sklearn_gn.softmax_head.head import (
     gradient_norms,
     in_basis,
     over_blocks,
+    times,
     values,
     values_transposed,
 )
@@ -66,9 +68,9 @@ class Units(NamedTuple):
 
         With an intercept they are centred. They may be ``scaled`` by their standard
         deviations: of heavy tails these say too little, and the kurtosis raises them.
-        Small features may be unimportant, as the border of an image is, so these are
-        compared with one unit for all, and with the geometric mean of both, by the
-        evidence of a linear regression on the classes.
+        Small features may be unimportant, as the border of an image is, so one unit for
+        all features, and the geometric mean of both, have a share in the logarithm of
+        the unit, by the evidence of a linear regression on the classes.
         """
         mean, size = moments(X, weight)
         eps = np.finfo(X.dtype).eps
@@ -84,9 +86,13 @@ class Units(NamedTuple):
             X /= far
             size = size * far
             largest = size[X.any(axis=0)].max(initial=size.min())
-            units = [size ** (1 - k) * largest**k for k in (0.0, 0.5, 1.0)]
-            x, *some = X[:JUDGES], label[:JUDGES], weight[:JUDGES]
-            unit = max(units, key=lambda unit: evidence(x * (size / unit), *some))
+            shares, x = np.array([0.0, 0.5, 1.0]), X[:JUDGES]
+            judged = [
+                evidence(x * (size / largest) ** k, label[:JUDGES], weight[:JUDGES])
+                for k in shares
+            ]
+            share = softmax(judged) @ shares
+            unit = size ** (1 - share) * largest**share
             X *= size / unit
         # Axes of features of different size would be those of the largest.
         left = size / unit
@@ -96,22 +102,27 @@ class Units(NamedTuple):
 
 
 def evidence(x, label, weight):
-    """Log evidence of a ridge regression on the classes, at its best penalty."""
+    """Log evidence of a ridge regression on the classes, at its best penalty.
+
+    Less that of the same labels in random order, which say only how many rows of each
+    class there are.
+    """
     root = np.sqrt(weight)[:, None]
     targets = np.equal.outer(label, np.unique(label)).astype(x.dtype)
     targets = root * (targets - weight @ targets / weight.sum())
-    x = root * x
+    x = root * (x - weight @ x / weight.sum())
     variance, axes = factors.eigenpairs_of_rows(x)
     largest, eps = variance.max(initial=0), np.finfo(x.dtype).eps
     kept = variance > len(x) * eps * largest
     variance, axes = variance[kept], axes[:, kept]
+    square = np.sum(targets**2)
     along = np.sum((axes.T @ (x.T @ targets)) ** 2, axis=1) / variance
-    rest = max(np.sum(targets**2) - np.sum(along), eps**2)
-    ridge = largest * 10.0 ** -np.arange(-1, DECADES)[:, None]
-    ratio = 1 + variance / ridge
-    noise = rest + np.sum(along / ratio, axis=1)
-    lost = np.sum(np.log(ratio), axis=1) + len(x) * np.log(noise)
-    return -targets.shape[1] * lost.min() / 2
+    along = np.stack([along, np.full(len(along), square / max(len(x) - 1, 1))])
+    rest = np.maximum(square - np.sum(along, axis=1), eps**2)
+    ratio = 1 + variance / (largest * 10.0 ** -np.arange(-1, DECADES)[:, None])
+    noise = rest + (1 / ratio) @ along.T
+    lost = np.sum(np.log(ratio), axis=1)[:, None] + len(x) * np.log(noise)
+    return (targets.shape[1] - 1) / 2 * np.subtract(*lost.min(axis=0)[::-1])
 
 
 class Whitened(NamedTuple):
@@ -128,12 +139,11 @@ class Whitened(NamedTuple):
 
     def logits(self, net, numbers):
         """Return the logits of some rows."""
-        return compiled_values(net, self.rows.x[numbers])
+        return values_of(net, self.rows.x, numbers)
 
     def evaluate(self, net, alpha, intercept):
         """The objective of a head, its gradient, and the mean traces."""
-        penalty = times(alpha, self.squares)
-        return evaluate(net, self.rows, penalty, intercept, self.dual)
+        return evaluate(net, self.rows, alpha, intercept, self.squares, self.dual)
 
     def direction(self, state, settings):
         """The state, a Newton step, its slope, and the iterations that it took."""
@@ -185,7 +195,10 @@ class Coordinates(NamedTuple):
         return AffineHead(weight, bias)
 
 
-compiled_values = in_either_library(values, rows_out=True)
+@partial(in_either_library, rows_out=True)
+def values_of(head, x, numbers):
+    """Values of some rows, or of all if there are no numbers."""
+    return values(head, x if numbers is None else x[numbers])
 
 
 @partial(in_either_library, static_argnames="axis")
@@ -249,11 +262,6 @@ def in_coordinates(x, basis):
         part = slice(k, k + len(basis))
         x[part] = x[part] @ basis
     return x
-
-
-def times(factor, squares):
-    """``factor squares``, 0 where the factor is, also of infinite squares."""
-    return namespace((factor, squares)).where(factor > 0, factor * squares, 0)
 
 
 # --- the Newton system ---------------------------------------------------------------

@@ -203,6 +203,21 @@ def test_sizes_of_features_count_where_they_tell_the_classes():
                 assert loss <= log_loss(y[200:], peer.predict_proba(given[200:])) + 0.02
 
 
+def test_one_row_of_each_class_says_nothing_about_the_units():
+    """As many pixels of digits vary a little as vary much, and tell less."""
+    X, y = load_digits(return_X_y=True)
+    losses = []
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(y))
+        train = np.array([order[y[order] == c][0] for c in range(10)])
+        rest = np.setdiff1d(order, train)
+        models = FGNSoftmaxHead(), LogisticRegression()
+        found = [m.fit(X[train] / 16, y[train]) for m in models]
+        losses.append([log_loss(y[rest], m.predict_proba(X[rest] / 16)) for m in found])
+    head, peer = np.mean(losses, axis=0)
+    assert head <= peer - 0.1
+
+
 def test_a_resumed_search_ends_as_an_uninterrupted_one(tmp_path):
     X, y = data()
     whole = clone(AUTO).fit(X, y)
