@@ -20,8 +20,7 @@ _FAR = 5.0  # robust standard deviations, beyond which normal noise has no row
 NORMAL_MEDIAN = ndtri(0.75)  # of an absolute standard normal variable
 _FAR_SQUARES = 0.1  # share of the squares that decides the noise level
 _SKEWED = 1.0  # skewness of positive targets whose logarithm may do better
-_SEEN = 0.1  # of a target's deviation, below which a residual is no outlier
-_CLEAN = 0.03  # robust deviation, in the same unit, of data that may have no noise
+_SEEN = 0.1  # of a target's deviation, below which residuals may be no noise
 NAMED = 3  # rows or columns that a message names
 ROUNDING = 16 * np.finfo(np.float64).eps  # of numbers that are alike, relative to them
 HALF_THE_DIGITS = math.sqrt(np.finfo(np.float64).eps)
@@ -160,7 +159,7 @@ def with_tails(checks, y, residuals, weight, numbers):
         n_far=n_far,
         far_squares=float(np.sum(size[far] ** 2) / np.sum(size**2)),
         farthest=tuple(int(number) for number in numbers[order]),
-        nearly_exact=bool(np.all(deviation[noisy] < _CLEAN * spread)),
+        nearly_exact=bool(np.all(deviation[noisy] < _SEEN * spread)),
         log_helps=log_helps,
     )
 

@@ -161,24 +161,6 @@ def _times(inputs, matrix):
     return (inputs.reshape(n * c, w) @ matrix).reshape(n, c, -1)
 
 
-def pieces(parts):
-    """J in pieces of columns: a list of functions that make one each.
-
-    The further parameters come last.
-    """
-    extra = [lambda: _one_after_another([part.extra for part in parts])]
-    if all(part.layers for part in parts):
-        n_layers = len(parts[0].layers)
-        by_layer = [
-            lambda k=k: jnp.concatenate(
-                [_multiplied(*part.layers[k]) for part in parts]
-            )
-            for k in range(n_layers)
-        ]
-        return by_layer + extra
-    return [lambda: _one_after_another([_weights(part) for part in parts]), *extra]
-
-
 def _multiplied(inputs, gradients):
     """The columns of a layer for the points of a part, of shape (N k, w v)."""
     n, k, c, _ = gradients.shape
@@ -191,7 +173,7 @@ def _multiplied(inputs, gradients):
     return product.reshape(n * k, -1)
 
 
-def _weights(part):
+def multiplied(part):
     """The columns of all layers of a part."""
     if not part.layers:
         return part.dense
@@ -358,7 +340,7 @@ def _block(part, other, same_class=False):
     """``J_part J_other^T``, summed over the layers."""
     found = part.extra @ other.extra.T
     if not (part.layers and other.layers):
-        return found + _weights(part) @ _weights(other).T
+        return found + multiplied(part) @ multiplied(other).T
     for k in range(len(part.layers)):
         factored = same_class and isinstance(part.layers[k][0], ScaledAxes)
         if factored or _cheaper(part, other, k, 1.0):
@@ -435,7 +417,7 @@ def _normal_matrix_of_points(part):
         a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         for a in (part.dense, part.extra)
     )
-    rows = _weights(part._replace(dense=dense, extra=extra))
+    rows = multiplied(part._replace(dense=dense, extra=extra))
     if extra.shape[1]:
         rows = _one_after_another([rows, extra], axis=1)
     return library_of(rows).symmetric_product(rows.T)
@@ -445,13 +427,15 @@ def columns(parts, chosen):
     """Columns of the Gramian, of shape (m, k).
 
     Each of several devices chooses some of its rows, and has its rows of the columns of
-    all.
+    all. Rows are multiplied out for one layer at a time.
     """
-    found = None
-    for piece in pieces(parts):
-        rows = piece()
-        if found is not None and library_of(rows) is not NumPy:
+    extra = _one_after_another([part.extra for part in parts])
+    found = extra @ all_rows(extra[chosen]).T
+    factored = all(part.layers for part in parts)
+    for k in range(len(parts[0].layers) if factored else 1):
+        rows = [_multiplied(*p.layers[k]) if factored else multiplied(p) for p in parts]
+        rows = _one_after_another(rows)
+        if library_of(rows) is not NumPy:
             rows, found = lax.optimization_barrier((rows, found))
-        product = rows @ all_rows(rows[chosen]).T
-        found = product if found is None else found + product
+        found = found + rows @ all_rows(rows[chosen]).T
     return found

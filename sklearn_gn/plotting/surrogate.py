@@ -198,19 +198,11 @@ class SurrogateDisplay(Display):
             kwargs = {"aspect": "auto", **kwargs}
         else:
             # Fields of one sample stand side by side, with an empty column between.
-            gap = ((0, 0), (0, 1))
-            images = [
-                tuple(
-                    np.hstack(
-                        [
-                            np.pad(field, gap, constant_values=np.nan)
-                            for field in values.reshape(-1, *self.shape)
-                        ]
-                    )[:, :-1]
-                    for values in pair
-                )
-                for pair in zip(self.true, self.predicted, strict=True)
-            ]
+            n, pairs = len(self.true), np.stack([self.true, self.predicted], axis=1)
+            fields = pairs.astype(float).reshape(n, 2, -1, *self.shape)
+            fields = np.pad(fields, [(0, 0)] * 4 + [(0, 1)], constant_values=np.nan)
+            images = np.moveaxis(fields, 2, 3).reshape(n, 2, fields.shape[3], -1)
+            images = images[..., :-1]
             height, width = images[0][0].shape
             size, layout = (0.6 + 2.4 * min(width / height, 2.5), 2.6), "compressed"
         axes = self._panels(ax, len(images), 3, size=size, layout=layout)

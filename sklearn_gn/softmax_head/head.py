@@ -194,8 +194,7 @@ def evaluate(head, rows, alpha, intercept, squares=1.0, dual=None):
     start = (*zeros, xp.zeros(4, head.bias.dtype), xp.bool_(True))
     arrays = rows.x, rows.label, weight
     *sums, separated = over_blocks(body, start, arrays, n_classes)
-    sums = *sums, separated.astype(xp.int32)
-    by_weight, by_bias, means, n_separated = total(sums)
+    by_weight, by_bias, means, n_separated = total((*sums, separated.astype(xp.int32)))
     gradient = AffineHead(by_weight + penalty * head.weight, intercept * by_bias)
     loss = means[0] + 0.5 * xp.sum(penalty * head.weight**2)
     norms = gradient_norms(gradient, dual)
