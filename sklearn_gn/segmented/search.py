@@ -204,10 +204,7 @@ def _best_descent(problem, knots, rss):
 
 
 def insert(problem, knots, below=np.inf):
-    """Return the best new breakpoint and the sum of squares with it, (B,) each.
-
-    It is infinite where no position is allowed that brings it to ``below`` (B,).
-    """
+    """Return the best new breakpoint and, if below a limit, the sum of squares."""
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, orthogonal_part(problem, pieces, found))
@@ -261,11 +258,8 @@ def gains(problem, parts):
 def orthogonal_part(problem, pieces, found):
     """Return products of the candidates' pieces, ramps before steps.
 
-    A kink of straight lines has both: with its step it is where two lines meet. The
-    products are those
-    with the residuals of the targets, (m, B, q, c), of the pieces of a candidate with
-    each other, (m, m, B, c), and the same of their parts that are orthogonal to the
-    present function.
+    They are those with the residuals of the targets, (m, B, q, c), with each other,
+    (m, m, B, c), and those of the parts that are orthogonal to the present function.
     """
     form, (rows, t, _, powers, targets) = problem.form, problem.candidates
     q, end = problem.table.square.shape[1], found.end
