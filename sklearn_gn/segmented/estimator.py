@@ -417,8 +417,8 @@ class SegmentedRegressor(
         ValueError
             If the chunks can be iterated only once, if one is malformed, if they
             contain NaN or infinity, or if a parameter needs all points at once: a
-            ``covariance`` other than "nonrobust", Huber's loss, cross-validation, or
-            the evidence.
+            ``covariance`` other than "nonrobust", Huber's loss, cross-validation, the
+            evidence, or parabolas.
         """
         reason = preparation.needs_all_points(self)
         if reason is not None:

@@ -301,9 +301,7 @@ def _with_known(joint, f, knots):
 
 def without_breakpoints(joint):
     """Return the fit of a straight line, or None if conditions allow none."""
-    eta = joint.y
-    if joint.family.has_known_variance:
-        eta = joint.family.start(joint.y, joint.weight)
+    eta = joint.family.start(joint.y, joint.weight)
     z, w = working(joint, eta - joint.offset)
     t = [_with_known(joint, f, np.empty(0)) for f in range(len(joint.x))]
     state = fit_at(joint, t, z, w)

@@ -27,6 +27,7 @@ from sklearn_gn.segmented.problem import (
     LEFT,
     MOST_CANDIDATES,
     RIGHT,
+    Limits,
     Pieces,
     all_pieces,
     concatenate,
@@ -451,15 +452,8 @@ def _partition(problem, path):
     for b, n in enumerate(table.n_rows):
         targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
         later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
-        segments = partition.Segments(
-            table.x[b, :n],
-            -later,
-            form.slope,
-            count=table.count[b, : n + 1],
-            min_rows=limits.min_rows[b],
-            min_distance=limits.min_distance[b],
-            bounds=(limits.low[b], limits.high[b]),
-        )
+        own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
+        segments = partition.Segments(table.x[b, :n], -later, form.slope, *own)
         explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
         path.rss[b] = np.maximum(table.total[b] - explained, 0)
         for k in np.flatnonzero(np.isfinite(explained)):
