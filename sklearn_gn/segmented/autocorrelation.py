@@ -51,12 +51,11 @@ def yule_walker(covariance, n, order=None):
 
 
 def noise_of(residual, asked, n_parameters):
-    """Return the :class:`Autoregression` of residuals.
+    """Return the :class:`Autoregression` of residuals, of an order or "auto".
 
-    ``asked`` is an order, "auto", or None for independent noise. A fit takes its number
-    of parameters times the long-run variance over n away from each covariance; that is
-    added again. Correlation that makes means more exact counts as none, and the fit
-    keeps a degree of freedom.
+    A fit takes its number of parameters times the long-run variance over n away from
+    each covariance; that is added again. Correlation that makes means more exact counts
+    as none, and the fit keeps a degree of freedom.
     """
     n = len(residual)
     if asked in (None, 0) or n <= n_parameters + 1 or not residual @ residual > 0:

@@ -67,7 +67,8 @@ def _bounds(model):
 def _limit(model):
     """The criterion would perhaps take more breakpoints than were tried."""
     most = int(model.selection_path_["n_breakpoints"][-1])
-    if not _is_at_limit(model) or _is_exact(model):
+    is_open = model.n_breakpoints == "auto" and not _is_exact(model)
+    if not is_open or np.sum(model.breakpoint_std_ != 0) < most:
         return None
     if most < model.max_breakpoints:
         text = (
@@ -196,7 +197,7 @@ def _noise(model):
                 " This noise is correlated, and slow changes count as part of it. For "
                 "seasonal waves add columns for the months; they enter linearly."
             )
-        elif not (_is_at_limit(model) or is_correlated(model)):
+        elif not (_limit(model) or is_correlated(model)):
             text += " By the criterion, further breakpoints are not worth their cost."
     elif not np.any(model.jumps_ != 0):
         text += " If residuals show a pattern, raise n_breakpoints or set jumps=True."
@@ -254,13 +255,6 @@ def _correlation(model):
 def is_correlated(model):
     """Return whether neighbouring residuals are correlated, beyond rounding errors."""
     return not _is_exact(model) and model._correlation_errors > SIGNIFICANT
-
-
-def _is_at_limit(model):
-    """Whether the largest number was chosen."""
-    chosen = int(np.sum(model.breakpoint_std_ != 0))
-    most = model.selection_path_["n_breakpoints"][-1]
-    return model.n_breakpoints == "auto" and chosen >= most
 
 
 def _is_exact(model):

@@ -17,7 +17,6 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.base import DiagnoseMixin, VersionStampMixin, unchanged_on_failure
 from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
@@ -36,7 +35,6 @@ from sklearn_gn.segmented import (
     several,
     streams,
 )
-from sklearn_gn.segmented.autocorrelation import Autoregression
 from sklearn_gn.segmented.diagnosis import diagnose, warn_of_number
 from sklearn_gn.segmented.families import FAMILIES, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES
@@ -419,8 +417,8 @@ class SegmentedRegressor(
         ValueError
             If the chunks can be iterated only once, if one is malformed, if they
             contain NaN or infinity, or if a parameter needs all points at once: a
-            ``covariance`` other than "nonrobust", Huber's loss, cross-validation, or
-            the evidence.
+            ``covariance`` other than "nonrobust", Huber's loss, cross-validation, the
+            evidence, or parabolas.
         """
         reason = preparation.needs_all_points(self)
         if reason is not None:
@@ -482,32 +480,7 @@ class SegmentedRegressor(
             ``covariance="nonrobust"`` and without ``y_std``, or if it was loaded.
         """
         check_is_fitted(self)
-        if not hasattr(self, "_kept"):
-            raise ValueError(
-                "update needs the rows of a fit of one column: call fit before."
-            )
-        prepared, options = self._kept
-        stream = streams.stream_of(self, prepared, options)
-        X, y = self._check_X(X, y, y_numeric=True)
-        y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
-        kept, kind = weight > 0, self._date_kind
-        with one_blas_thread():
-            if kept.any():
-                stream.add(X[kept, 0], y[kept], weight[kept])
-            found = stream.follow(self, options)
-            if found is None:  # a search of all rows is worthwhile
-                stream.is_open[:] = True
-                prepared = stream.points()
-                found = self._search(prepared, options, kind)
-                fitted.set_fit(self, prepared, kind, *found)
-                stream.is_new, stream.checked = True, None
-            else:
-                prepared, t, problem = found
-                noise = Autoregression(self.autocorrelation_, self._redundancy)
-                given = self.selection_path_, t, prepared, problem, [noise]
-                fitted.set_fit(self, prepared, kind, options, *given)
-        self._kept, self._stream = (prepared, options), stream
-        self._row_checks = RowChecks(stream.n_rows)
+        streams.update(self, X, y, sample_weight)
         return self
 
     @overload

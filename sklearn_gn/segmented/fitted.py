@@ -112,10 +112,8 @@ def noise_scale_of(fit, rows):
 def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     """Return fits of several series, statistics, scales, intervals, noises.
 
-    A scale is the standard deviation of the noise; with Huber's loss it is that which
-    clips the residuals of the series ``clipped``. Rows of correlated noise count less,
-    unless the covariance allows for it. Noises are given for updates, whose intervals
-    are those of the delta method.
+    A scale clips the residuals of the series ``clipped``, or is that of the noise.
+    Noises are given for updates, whose intervals are those of the delta method.
     """
     form, is_huber = options.form, clipped[0] is not prepared[0]
     is_update = noises is not None

@@ -220,9 +220,7 @@ def user_parameters(fit):
 def parameter_table(fits, names, linear_names):
     """Return the parameters of the design with their errors, a dict of arrays.
 
-    The broken features have ``names``. The changes of slope at estimated breakpoints
-    have no p-value: without a change there is no breakpoint, and t is not distributed
-    as t.
+    Changes at estimated breakpoints have no p-value: without one t is not Student's.
     """
     fit, labels, is_change = fits[0], ["intercept"], [False]
     for name, own in zip(names, fits, strict=True):
@@ -399,11 +397,7 @@ def residual_correlation(fit, rows):
 
 
 def statistics(fit):
-    """Return figures of the whole fit, a dict of numbers or of arrays.
-
-    The likelihood is for normal noise; its variance is not counted as a parameter. R2
-    of a constant target is one, as for an exact fit in scikit-learn.
-    """
+    """Return figures of the whole fit, a dict of numbers or of arrays."""
     n = fit.n_rows
     size = fit.scaling.y_size
     rss = np.maximum(fit.rss, np.finfo(float).tiny)

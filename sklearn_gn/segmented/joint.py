@@ -199,6 +199,7 @@ def is_allowed(joint, t):
         inside = (own >= low) & (own <= high) | np.isin(own, known)
         at = np.searchsorted(own, x, side="right")
         rows = np.bincount(at, joint.repeats, minlength=len(own) + 1)
+        rows[:-1] += (x == own[:, None]) @ joint.repeats  # which belong to both sides
         if len(own) > len(known) and (rows.min() < least or not inside.all()):
             return False
     return True
@@ -300,38 +301,21 @@ def _with_known(joint, f, knots):
 
 def without_breakpoints(joint):
     """Return the fit of a straight line, or None if conditions allow none."""
-    eta = joint.y
-    if joint.family.has_known_variance:
-        eta = joint.family.start(joint.y, joint.weight)
+    eta = joint.family.start(joint.y, joint.weight)
     z, w = working(joint, eta - joint.offset)
     t = [_with_known(joint, f, np.empty(0)) for f in range(len(joint.x))]
     state = fit_at(joint, t, z, w)
     return None if state is None else descend(joint, state)
 
 
-def _least_squares(joint, state, numbers, most, criterion):
-    """Return the best fit without conditions, and what the engine tried."""
-    t, paths = [own.copy() for own in state.t], [None] * len(state.t)
-    for _ in range(_MOST_TURNS):
-        before = t.copy()
-        for f, number in enumerate(numbers):
-            prepared = prepared_for(joint, f, t, joint.y, joint.weight)
-            ((knots, paths[f], _),), _ = selection.choose(
-                [prepared],
-                joint.options,
-                n_breakpoints=number,
-                most=most,
-                criterion=criterion,
-            )
-            t[f] = _with_known(joint, f, knots)
-        pairs = zip(before, t, strict=True)
-        if len(t) == 1 or all(
-            len(a) == len(b) and np.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs
-        ):
-            break
-    z, w = working(joint, state.eta)
-    found = fit_at(joint, t, z, w) if is_allowed(joint, t) else None
-    return found and descend(joint, found), paths
+def _least_squares(joint, state, f, number, most, criterion):
+    """Return the fit with the engine's breakpoints of one feature, and its path."""
+    prepared = prepared_for(joint, f, state.t, joint.y, joint.weight)
+    given = {"n_breakpoints": number, "most": most, "criterion": criterion}
+    ((knots, path, _),), _ = selection.choose([prepared], joint.options, **given)
+    t = [*state.t[:f], _with_known(joint, f, knots), *state.t[f + 1 :]]
+    found = fit_at(joint, t, *working(joint, state.eta))
+    return found if is_allowed(joint, t) else None, path
 
 
 # --- the number ----------------------------------------------------------------------
@@ -339,22 +323,22 @@ def _least_squares(joint, state, numbers, most, criterion):
 
 def find(joint, numbers, most, criterion):
     """Return the best fit, and by feature the path over the numbers of breakpoints."""
-    start = without_breakpoints(joint)
-    if not (joint.family.has_known_variance or joint.has_conditions):
-        state, paths = _least_squares(joint, start, numbers, most, criterion)
-        return state or _refuse(joint, numbers), paths
-    if start is None:  # the search may start where no condition holds
+    state, paths = without_breakpoints(joint), [None] * len(joint.x)
+    if state is None:  # the search may start where no condition holds
         form = joint.form._replace(flat_end=False, sign=0)
-        start = without_breakpoints(joint._replace(slopes=[], points=[], form=form))
-    state, paths = start, [None] * len(joint.x)
+        state = without_breakpoints(joint._replace(slopes=[], points=[], form=form))
+    is_plain = not (joint.family.has_known_variance or joint.has_conditions)
+    choose = _least_squares if is_plain else _choose
     for _ in range(_MOST_TURNS):
         before = state
         for f, number in enumerate(numbers):
-            state, paths[f] = _choose(joint, state, f, number, most, criterion)
+            state, paths[f] = choose(joint, state, f, number, most, criterion)
+            if state is None:
+                _refuse(joint, numbers)
         same = [*map(len, state.t)] == [*map(len, before.t)]
         if len(joint.x) == 1 or (same and not _is_better(state, before)):
             break
-    return state, paths
+    return descend(joint, state) if is_plain else state, paths
 
 
 def _is_better(state, other):

@@ -80,11 +80,7 @@ def moving(form, free):
 
 
 def jacobian(form, x, linear, t, free, coef):
-    """Return the derivatives of the function by all parameters, (..., n, p).
-
-    The columns of :func:`design`, and one for each free breakpoint at which the
-    function is continuous: minus the derivative of its ramps.
-    """
+    """Return the derivatives by all coefficients and free kinks, (..., n, p)."""
     at = moving(form, free)
     columns = design(form, x, linear, t)
     if not len(at):
@@ -94,11 +90,7 @@ def jacobian(form, x, linear, t, free, coef):
 
 
 def coefficient_space(form, n_breakpoints, n_columns):
-    """Return a basis of the coefficients that a form leaves free, or None for all.
-
-    Of breakpoints that are no kinks, or no jumps, the others are zero. Where the last
-    line is level, the last change of slope undoes the others.
-    """
+    """Return a basis of the coefficients that a form leaves free, or None for all."""
     if form.kinds:
         ramps, steps = np.array(form.kinds, bool).reshape(-1, 2).T
         rest = n_columns - 1 - form.slope - 2 * n_breakpoints
@@ -250,7 +242,7 @@ def prewhitened(scores, lags, n_rows):
     What an autoregression of first order leaves is nearly uncorrelated, and its
     long-run covariance has less bias (Andrews and Monahan, "An improved
     heteroskedasticity and autocorrelation consistent covariance matrix estimator",
-    1992). The parameters are the same as for :func:`newey_west`.
+    1992).
     """
     if len(scores) < 2:
         return newey_west(scores, lags, n_rows)

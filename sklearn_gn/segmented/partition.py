@@ -17,8 +17,9 @@ from functools import cache
 
 import numpy as np
 
-from sklearn_gn.segmented.problem import DEPENDENT, MOST_CANDIDATES
+from sklearn_gn.segmented.problem import DEPENDENT, HALF, MOST_CANDIDATES, Limits
 
+_NONE = Limits(*np.array([-np.inf, np.inf, 0.0, 0.0]))
 _SPLITS = 3  # for every breakpoint
 
 
@@ -26,26 +27,18 @@ class Segments:
     """What the segments between positions explain.
 
     A position is a number of rows to the left, and lies halfway to the next row.
-    Segments are lines if ``slope``, else constants; ``count`` counts their rows.
+    Segments are lines if ``slope``, else constants; ``count`` counts their rows. The
+    sums (3 + 2 q, n + 1) are those of w, w x, w x^2, w y, w x y up to each position.
     """
 
-    def __init__(
-        self,
-        x,  # (n,) ascending
-        sums,  # (3 + 2 q, n + 1) of w, w x, w x^2, w y, w x y up to each position
-        slope,
-        count=None,
-        min_rows=0.0,
-        min_distance=0.0,
-        bounds=(-np.inf, np.inf),
-    ):
+    def __init__(self, x, sums, slope, count=None, limits=_NONE):
         n = len(x)
         self.sums, self.slope, self.n = sums, slope, n
         self.count = np.arange(n + 1) if count is None else count
-        self.min_rows = min_rows * (1 - 1e-9)
-        self.min_distance = min_distance * (1 - 1e-9)
+        self.min_rows = limits.min_rows * (1 - HALF)
+        self.min_distance = limits.min_distance * (1 - HALF)
         self.t = np.concatenate([x[:1], (x[:-1] + x[1:]) / 2, x[-1:]])
-        inside = (self.t >= bounds[0]) & (self.t <= bounds[1])
+        inside = (self.t >= limits.low) & (self.t <= limits.high)
         inside[[0, n]] = False
         self.inside = np.flatnonzero(inside)
         self.split = cache(self._best_split)

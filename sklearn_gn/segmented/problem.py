@@ -191,8 +191,7 @@ def products(table, left, right):
 def solve(table, pieces, flat_end=False, start=None):
     """Return the least-squares fit in the pieces and the linear features.
 
-    With ``flat_end`` the slope at the end of the data is zero. Where coefficients are
-    given to ``start`` from, the fit keeps them in directions without rows.
+    Coefficients to ``start`` from stay as they are in directions without rows.
     """
     matrix, cross = products(table, pieces, pieces)
     lead, p, q = matrix.shape[:-2], matrix.shape[-1], table.gram.shape[-1]
@@ -301,11 +300,7 @@ class Problem(NamedTuple):
         return one._replace(table=table).at()
 
     def at(self, rows=None, t=None):
-        """Return the problem with candidates at rows (c,) or (B, c), where breaks lie.
-
-        If None, the rows are evenly spaced. ``t`` are the breaks; if None, at or, of
-        jumps, before these rows.
-        """
+        """Return the problem with candidates at or, of jumps, before rows, or at t."""
         table = self.table
         if rows is None:
             rows = spread(0, table.x.shape[1] - 1, MOST_CANDIDATES)

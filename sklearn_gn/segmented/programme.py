@@ -19,10 +19,9 @@ _APART = 4  # positions at least between some kinks of two starts
 
 
 def kinks_at_rows(problem, knots):
-    """Return several sets of kinks (m, k) at rows of one series, the best first.
+    """Return several sets of kinks (m, k) at rows instead of ``knots``, the best first.
 
-    No two are near one another. They take the place of ``knots`` (1, k). Conditions on
-    the slopes and known breakpoints are left out of account.
+    Conditions on the slopes and known breakpoints are left out of account.
     """
     table, form, k = problem.table, problem.form, knots.shape[1]
     rows = spread(0, table.n_rows[0] - 1, MOST_ROWS)
@@ -141,10 +140,9 @@ def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):
 
 
 def _onward(a, b, c, left, both, right, with_left, with_right, ends=False):
-    """Return parabolas of the value at the end of a segment, from those at its start.
+    """Return parabolas ``a |v|^2 + b v + c`` of the value at the end of a segment.
 
-    A parabola is ``a |v|^2 + b v + c``; b has a first axis of targets. Where the line
-    ``ends``, c is what it costs at least.
+    Where the line ``ends``, c is what it costs at least.
     """
     a, b = np.maximum(a + left, EXACT), b - 2 * with_left
     c = c - np.sum(b**2, axis=0) / (4 * a)

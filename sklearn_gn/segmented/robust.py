@@ -82,9 +82,7 @@ def find_robustly(search, prepared, options):
 def outlying_rows(fit, prepared, options, few):
     """Return the outliers, the farthest first, that breakpoints of one series follow.
 
-    That is so where the other rows reject the positions of the breakpoints, or where
-    the lines without segments of ``few`` rows, and with one of the breakpoints that are
-    only so far apart, fit the other rows as well.
+    The other rows reject such positions, or do as well without segments of few rows.
     """
     rows, none = prepared.rows, np.empty(0, np.intp)
     segment = np.searchsorted(fit.t, rows.x, side="right")

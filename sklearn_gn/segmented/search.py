@@ -27,6 +27,7 @@ from sklearn_gn.segmented.problem import (
     LEFT,
     MOST_CANDIDATES,
     RIGHT,
+    Limits,
     Pieces,
     all_pieces,
     concatenate,
@@ -204,10 +205,7 @@ def _best_descent(problem, knots, rss):
 
 
 def insert(problem, knots, below=np.inf):
-    """Return the best new breakpoint and the sum of squares with it, (B,) each.
-
-    It is infinite where no position is allowed that brings it to ``below`` (B,).
-    """
+    """Return the best new breakpoint and, if below a limit, the sum of squares."""
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, orthogonal_part(problem, pieces, found))
@@ -261,11 +259,8 @@ def gains(problem, parts):
 def orthogonal_part(problem, pieces, found):
     """Return products of the candidates' pieces, ramps before steps.
 
-    A kink of straight lines has both: with its step it is where two lines meet. The
-    products are those
-    with the residuals of the targets, (m, B, q, c), of the pieces of a candidate with
-    each other, (m, m, B, c), and the same of their parts that are orthogonal to the
-    present function.
+    They are those with the residuals of the targets, (m, B, q, c), with each other,
+    (m, m, B, c), and those of the parts that are orthogonal to the present function.
     """
     form, (rows, t, _, powers, targets) = problem.form, problem.candidates
     q, end = problem.table.square.shape[1], found.end
@@ -457,15 +452,8 @@ def _partition(problem, path):
     for b, n in enumerate(table.n_rows):
         targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
         later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
-        segments = partition.Segments(
-            table.x[b, :n],
-            -later,
-            form.slope,
-            count=table.count[b, : n + 1],
-            min_rows=limits.min_rows[b],
-            min_distance=limits.min_distance[b],
-            bounds=(limits.low[b], limits.high[b]),
-        )
+        own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
+        segments = partition.Segments(table.x[b, :n], -later, form.slope, *own)
         explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
         path.rss[b] = np.maximum(table.total[b] - explained, 0)
         for k in np.flatnonzero(np.isfinite(explained)):

@@ -94,9 +94,8 @@ def values(problem, criterion, n_rows, rss, n_breakpoints):
 def search_penalty(problem, positions, n_rows, most):
     """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k).
 
-    They were searched among so many independent ``positions`` (B,). The numbers of rows
-    are one, or (B, 1). Of several targets, and of kinks that may jump, a breakpoint has
-    several directions, whose share of the square is distributed as a beta variable.
+    They were searched among so many independent ``positions`` (B,). A breakpoint may
+    have several directions, whose share of the square is a beta variable.
     """
     form = problem.form
     numbers, is_both = n_parameters(problem, np.arange(most)), form.ramp * form.step
@@ -163,11 +162,8 @@ def choose(
 ):
     """Return breakpoints, path and form of each of several series, and the problem.
 
-    A path is a dict of arrays. ``most`` is the largest number that is tried; the
-    criterion chooses where ``n_breakpoints`` is None, with the rows of ``folds`` held
-    out for "cv". Series of the same rows may have ``shared`` breakpoints, and are one
-    of several targets then. The breakpoints of the number that it chooses are refined,
-    until it chooses a refined one.
+    The criterion chooses where ``n_breakpoints`` is None. The breakpoints of the number
+    that it chooses are refined, until it chooses a refined one.
     """
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])

@@ -85,16 +85,12 @@ def numbers_of(model, n_features):
             f"n_breakpoints={model.n_breakpoints!r} must be one number, or one for "
             f"each of the {n_features} broken features."
         )
-    wrong = [
-        n
-        for n in given
-        if n != "auto" and (not isinstance(n, Integral) or n is True or n < 0)
-    ]
-    if wrong:
-        raise ValueError(
-            f'n_breakpoints={model.n_breakpoints!r}: each must be "auto" or a number '
-            "from 0 on."
-        )
+    for n in given:
+        if n != "auto" and (not isinstance(n, Integral) or n is True or n < 0):
+            raise ValueError(
+                f'n_breakpoints={model.n_breakpoints!r}: each must be "auto" or a '
+                "number from 0 on."
+            )
     return [None if n == "auto" else int(n) for n in given]
 
 

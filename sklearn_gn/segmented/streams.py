@@ -15,10 +15,14 @@ from functools import partial
 
 import numpy as np
 
+from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data.chunks import one_column
-from sklearn_gn.data.rows import chunks_of
+from sklearn_gn.data.row_checks import RowChecks
+from sklearn_gn.data.rows import check_sample_weight, chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
+from sklearn_gn.segmented.autocorrelation import Autoregression
+from sklearn_gn.segmented.fitted import set_fit
 from sklearn_gn.segmented.preparation import needs_all_points, prepare, problem_of
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend, insert
@@ -184,19 +188,41 @@ def points_of(number, chunk):
 # --- rows that are added to a fit ----------------------------------------------------
 
 
-def stream_of(model, prepared, options):
-    """Return the stream of a fitted model; a ValueError if it takes no updates."""
-    form = options.form
-    reason = needs_all_points(model)
+def update(model, X, y, sample_weight):
+    """Add the rows of a user to a fitted model."""
+    if not hasattr(model, "_kept"):
+        raise ValueError(
+            "update needs the rows of a fit of one column: call fit before."
+        )
+    prepared, options = model._kept
+    form, reason = options.form, needs_all_points(model)
     if form.step or form.sign or form.flat_end or prepared.has_precisions:
         reason = "jumps, a shape, a level last segment or y_std"
     elif prepared.rows.linear.shape[1]:
         reason = "a fit of several features"
     if reason is not None:
         raise ValueError(f"update cannot be combined with {reason}: fit all rows.")
-    if not hasattr(model, "_stream"):
-        model._stream = Stream(prepared)
-    return model._stream
+    stream = getattr(model, "_stream", None) or Stream(prepared)
+    X, y = model._check_X(X, y, y_numeric=True)
+    y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
+    kept, kind = weight > 0, model._date_kind
+    with one_blas_thread():
+        if kept.any():
+            stream.add(X[kept, 0], y[kept], weight[kept])
+        found = stream.follow(model, options)
+        if found is None:  # a search of all rows is worthwhile
+            stream.is_open[:] = True
+            prepared = stream.points()
+            found = model._search(prepared, options, kind)
+            set_fit(model, prepared, kind, *found)
+            stream.is_new, stream.checked = True, None
+        else:
+            prepared, t, problem = found
+            noise = Autoregression(model.autocorrelation_, model._redundancy)
+            given = model.selection_path_, t, prepared, problem, [noise]
+            set_fit(model, prepared, kind, options, *given)
+    model._kept, model._stream = (prepared, options), stream
+    model._row_checks = RowChecks(stream.n_rows)
 
 
 class Stream:
