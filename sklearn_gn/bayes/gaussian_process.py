@@ -180,7 +180,7 @@ def first_kernels(x, y, count, features, steps=60):
     return side_by_side(best, kinds, steps * len(x) ** 3)
 
 
-def highest_kernel(found, x, y, count):
+def highest_kernel(found, x, y, count, steps=12):
     """Return the logarithms of the kernel of highest evidence for further rows.
 
     It goes on from that of ``found``, results of :func:`first_kernels`, which was best
@@ -189,11 +189,15 @@ def highest_kernel(found, x, y, count):
     first = int(np.argmin([f.fun for f in found]))
     value = [evidence_and_slope(f.x, x, y, count)[0] for f in found]
     starts = [found[number].x for number in {first, int(np.argmin(value))}]
-    ends = [best_kernel(start, x, y, count) for start in starts]
+
+    def best(start):
+        return best_kernel(start, x, y, count, steps)
+
+    ends = side_by_side(best, starts, steps * len(x) ** 3)
     return min(ends, key=lambda f: f.fun).x
 
 
-def best_kernel(start, x, y, count, steps=12):
+def best_kernel(start, x, y, count, steps):
     """Return the result of a search from a kernel with the logarithms x."""
     bounds = [(-20.0, 12.0)] * x.shape[1] + [(-16.0, 12.0), (_LEAST_LOG_NOISE, 12.0)]
     start = np.clip(start, *np.transpose(bounds))
