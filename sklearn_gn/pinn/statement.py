@@ -26,11 +26,11 @@ from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
 from sklearn_gn.pde.jumps import MOST_AXES
 from sklearn_gn.pde.local_functions import PlaneWaves, in_numpy, residuals_of_waves
 from sklearn_gn.pinn.model import MOST_WEIGHTS
+from sklearn_gn.pinn.observation_weight import is_noise
 from sklearn_gn.pinn.pieces import sums_over_pieces
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.windows import Pieces
 
-_CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
 VANISHED = 1e-2  # a positive coefficient, relative to its start
 _MOST_DERIVATIVES = 6  # along an axis, that are counted
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
@@ -272,8 +272,6 @@ def warn_of_redundant_derivatives(problem):
     """Warn of derivatives at the start of time that the equation gives by itself."""
     domain, (_, *kinds) = problem.domain, problem.residual_classes()
     orders = [getattr(kind.condition, "order", 0) for kind in kinds]
-    if problem.unknown or not any(orders):
-        return
     _, along = factors_of_derivatives(problem)
     if along is None or domain.time is None:
         return
@@ -349,7 +347,7 @@ def _contradicted_observations(solver):
     if spread is None or not np.isfinite(solver.noise_std_).all():
         return ""
     largest, missed = float(np.max(spread)), float(np.max(solver.noise_std_))
-    if not missed > _CONTRADICTED * largest:
+    if is_noise(missed**2, largest**2):
         return ""
     return (
         "Observations and problem contradict one another: the solution misses the "
