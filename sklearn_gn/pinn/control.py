@@ -205,7 +205,8 @@ def decide(points, state, settings, step, of_classes):
             error = _estimated_error(points, state, settings, now)
             accurate = error <= settings.error
             # Of an error that is larger than the solution nothing more is known.
-            fall = (settings.error / min(error, 1.0)) ** 2 if not accurate else 0.0
+            wanted = settings.error
+            fall = (wanted / min(error, 1.0)) ** 2 if error > wanted else 0.0
             now = now._replace(estimate=error, promising=fresh * fall)
         # A network that solves the equation grows where its error is beyond the usual.
         too_large = error > max(USUAL_SHARE * math.sqrt(SOLVED_LOSS), settings.error)
@@ -216,12 +217,11 @@ def decide(points, state, settings, step, of_classes):
         elif grows and _in_time(now.clock, rules):
             settled = False
             now = now._replace(next="network", level=now.level._replace(ended=False))
-    # Why the fit would end here.
+    # Why the fit would end here; not where the next iteration lowers another loss.
     kept, stop = settings.resample is None, None
-    other = now.weighing.changes or (in_windows and not now.march.ended)
     if not math.isfinite(training):
         stop = "non_finite"
-    elif other:  # loss, which the next iteration has to lower
+    elif now.weighing.changes or (in_windows and not now.march.ended):
         stop = None
     elif training <= step.rounding_loss and now.n_stalled and (solved or kept):
         # Residuals may be rounding, and the last step has gained nothing.

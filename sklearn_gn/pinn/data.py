@@ -223,7 +223,9 @@ def _equation_alone(estimator, problem, others):
             "its value at a point or its norm."
         )
     warn_of_missing_equations(problem)
-    warn_of_redundant_derivatives(problem)
+    has_orders = any(getattr(one, "order", 0) for one in problem.conditions)
+    if has_orders and not problem.unknown:
+        warn_of_redundant_derivatives(problem)
     estimator.n_features_in_ = problem.domain.dim
     observed = _observed_outputs(estimator.observed_outputs, problem)
     given = {"X": None, "y": None, "metadata": None}

@@ -45,6 +45,7 @@ from sklearn_gn.linalg.low_rank import Diagonalised, nystrom, preconditioner
 from sklearn_gn.optim.radius_search import Region, Shifts, longest_trusted
 from sklearn_gn.optim.solver import Algorithm, Report
 from sklearn_gn.pinn import iteration, pieces
+from sklearn_gn.pinn.model import cast
 from sklearn_gn.pinn.residuals import class_losses, residuals, rows_of_jacobian
 from sklearn_gn.pinn.windows import FALL
 
@@ -69,7 +70,7 @@ def step(points, state, settings):
         squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(state.net))
         region = Region(np.sqrt(squares), np.asarray(np.nan))
     in_double = state.iteration >= solver.single_precision_iter
-    net, batches, region = _cast(
+    net, batches, region = cast(
         (state.net, state.batches, region), settings.dtype if in_double else np.float32
     )
     model = settings.models[state.stage]
@@ -105,7 +106,7 @@ def step(points, state, settings):
     # Each product of a weight with its slope may be rounded.
     eps = np.finfo(quadratic.r.dtype).eps
     rounding_loss = 0.5 * eps * float(quadratic.floor) * network_norm**2
-    net, region = _cast((net, region), settings.dtype)
+    net, region = cast((net, region), settings.dtype)
     report = Report(
         float(losses.sum()),
         float(quadratic.gradient_norm),
@@ -141,16 +142,6 @@ def _linear_system(settings, model, net, batches):
 def _moved(net, step):
     """The network after a step, and the length of the step."""
     return add(net, 1, step), norm(step)
-
-
-def _cast(tree, dtype):
-    """Floating-point arrays in another precision."""
-
-    def convert(leaf):
-        floating = jnp.issubdtype(jnp.result_type(leaf), np.floating)
-        return leaf.astype(dtype) if floating else leaf
-
-    return jax.tree.map(convert, tree)
 
 
 class Quadratic(NamedTuple):

@@ -39,7 +39,13 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pinn import pieces
-from sklearn_gn.pinn.model import MOST_WEIGHTS, coefficient_values, n_weights, richer
+from sklearn_gn.pinn.model import (
+    MOST_WEIGHTS,
+    cast,
+    coefficient_values,
+    n_weights,
+    richer,
+)
 from sklearn_gn.pinn.residuals import class_residuals, residual_counts
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.statement import free_functions_of_time
@@ -61,7 +67,8 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
     """
     if n_weights(net) > MOST_WEIGHTS:
         return math.nan
-    net, batches, fresh = in_double_precision((net, batches, fresh))
+    given = backend.to_numpy((net, batches, fresh))
+    net, batches, fresh = cast(given, np.float64)
     if model.features is None:
         net = richer(net, model.problem.n_functions)
     roots = np.sqrt(even_weights(model, net, batches))
@@ -79,7 +86,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
         n_residuals = sum(residual_counts(model.classes, fresh))
         if found[2] > _AGREED and n_residuals < _ENOUGH * n_weights(net):
             drawn = draw(times=_TIMES)
-            drawn = _weighted(in_double_precision(drawn), roots[: len(drawn)])
+            drawn = _weighted(cast(drawn, np.float64), roots[: len(drawn)])
             fresh = *drawn, *fresh[len(drawn) :]
             found = solved(factor_over_pieces, fresh, correction_by_factors)
         difference = found[2]
@@ -275,16 +282,6 @@ def _with_rows(factor, rows, n_triangular=0):
     return np.triu(lapack.dtpqrt(n_triangular, n_columns, factor, rows)[0])
 
 
-def in_double_precision(tree):
-    """The arrays of a tree in numpy, floats in double precision."""
-
-    def double(leaf):
-        leaf = np.asarray(leaf)
-        return leaf.astype(np.float64) if leaf.dtype.kind == "f" else leaf
-
-    return backend.map_leaves(double, tree)
-
-
 # --- in windows of time, carried from window to window --------------------------------
 #
 # In each window the error solves the linearised equation, and begins as the error at
@@ -301,7 +298,7 @@ def in_double_precision(tree):
 
 def relative_error_in_windows(model, solution, fresh):
     """Estimate of the relative L2 error over all windows; NaN if they end early."""
-    solution, fresh = map(in_double_precision, (solution, fresh))
+    solution, fresh = cast(backend.to_numpy((solution, fresh)), np.float64)
     nets = solution.nets
     before, error_square, square = None, 0.0, 0.0
     for march, net in zip(marches(model, solution), nets, strict=True):

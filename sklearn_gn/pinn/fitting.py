@@ -30,7 +30,6 @@ from sklearn_gn.pinn import observation_weight as weights
 from sklearn_gn.pinn.data import checked_data, problem_sequence, without_data
 from sklearn_gn.pinn.dngd import DENSE, DNGD, RANK, gramian_eigenvalues
 from sklearn_gn.pinn.enrichment import NAMES, enriched
-from sklearn_gn.pinn.error_estimate import in_double_precision
 from sklearn_gn.pinn.model import (
     FIRST_WIDTHS,
     MOST_WEIGHTS,
@@ -38,6 +37,7 @@ from sklearn_gn.pinn.model import (
     DerivativeRows,
     Features,
     Model,
+    cast,
     coefficient_values,
     n_weights,
     start_parameters,
@@ -69,16 +69,15 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     # residuals counts, and the penalties of a plain regression.
     chooses_layers = isinstance(solver.hidden_layer_sizes, str)
     chooses_weight = isinstance(solver.observation_weight, str)
-    chooses_network = chooses_layers and solver.network is None and is_dngd
-    chooses_network = chooses_network and solver.problem is not None
+    makes_network = is_dngd and solver.network is None
+    chooses_network = makes_network and chooses_layers and solver.problem is not None
+    chooses_penalties = makes_network and chooses_weight and solver.problem is None
     # The data.
     stages, problem = problem_sequence(solver.problem, chooses_network)
     data = checked_data(solver, problem, X, y, sample_weight, X_val, y_val, rng)
     seed, observed = rng.randint(_LARGEST_INT), data.training is not None
-    chooses_penalties = problem is None and solver.network is None
-    chooses_penalties = chooses_penalties and chooses_weight and is_dngd
-    is_free = chooses_network and solver.loss_weights == "auto"
-    is_free = is_free and (chooses_weight or not observed)
+    is_free = chooses_network and (chooses_weight or not observed)
+    is_free = is_free and solver.loss_weights == "auto"
     # The problem: its network and its residual classes.
     is_resumed = solver.warm_start and hasattr(solver, "_fitted")
     plain = is_dngd and not (stages or is_resumed or observed)
@@ -87,8 +86,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         from sklearn_gn.pinn import eigenvalues
 
         is_eigen = eigenvalues.is_eigenvalue_problem(problem)
-    if is_eigen:
-        stages = eigenvalues.first_stages(problem, most_iterations)
+        stages = eigenvalues.first_stages(problem, most_iterations) if is_eigen else []
     frame, problems = data.frame, [stage for stage, _ in stages]
     if chooses_network:
         wanted = method.enrichment
@@ -114,7 +112,16 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     )
     if is_eigen:
         untrained.layers[-1][-1] = 1  # its outputs are about one
-    names = _activations(solver.activation, sizes) if features is None else ()
+    names = ()
+    if features is None:
+        n, names = len(checked_sizes("hidden_layer_sizes", sizes)), solver.activation
+        names = (names,) * n if isinstance(names, str) else tuple(names)
+        if len(names) != n:
+            raise ValueError(
+                f"activation names {len(names)} activations for {n} hidden layers."
+            )
+        for name in names:
+            activation_function(name)
     all_models = models(
         [*problems, frame],
         names,
@@ -139,10 +146,10 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     if solver.loss_weights == "auto":
         apart = are_apart(np.array([kind.size for kind in model.classes]))
         counts_in_units = (is_free or apart) and switches.on("pinn.balance")
-    if observed and counts_in_units:
-        factor, both = model.classes[-1].size ** -2, (data.training, data.validation)
-        both = [b and weights.reweighted((b,), factor)[0] for b in both]
-        data = data._replace(training=both[0], validation=both[1])
+    for name in ("training", "validation") if observed and counts_in_units else ():
+        if (batch := getattr(data, name)) is not None:
+            scale = batch.scale / model.classes[-1].size
+            data = data._replace(**{name: batch._replace(scale=scale)})
     start = _network_of_before(solver, untrained) if is_resumed else untrained
     if chooses_penalties and affordable(len(data.training.x), n_weights(start)):
         from sklearn_gn.pinn import regression
@@ -243,37 +250,21 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
 
 def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
     """Parameters to start from, and the Features of a network of the user's or None."""
-
-    def cast(tree):
-        return backend.map_leaves(lambda a: np.asarray(a, dtype), tree)
-
     unknown, n_outputs = problem.unknown.values(), problem.n_network_outputs
     if network is None:
         waves = problem.n_functions
         widths = checked_sizes("hidden_layer_sizes", hidden_layer_sizes)
         sizes = problem.n_inputs - waves, *widths, n_outputs
-        return cast(start_parameters(rng, sizes, unknown, waves)), None
+        return cast(start_parameters(rng, sizes, unknown, waves), dtype), None
     network = checked_network(network)
     with backend.scope(dtype, device):
         x = np.zeros((1, problem.n_inputs), dtype)
-        params = cast(backend.to_numpy(initial_parameters(network, rng, x)))
+        params = backend.to_numpy(initial_parameters(network, rng, x))
+        params = backend.map_leaves(lambda a: np.asarray(a, dtype), params)
         width = n_features(network, params, x)
-    output = cast(start_parameters(rng, (width, n_outputs), unknown))
+    output = cast(start_parameters(rng, (width, n_outputs), unknown), dtype)
     layers = (*backend.leaves(params), *output.layers)
     return output._replace(layers=layers), Features(network, backend.structure(params))
-
-
-def _activations(activation, hidden_layer_sizes):
-    """Return the names of the hidden layers' activations, one each."""
-    n = len(checked_sizes("hidden_layer_sizes", hidden_layer_sizes))
-    names = (activation,) * n if isinstance(activation, str) else tuple(activation)
-    if len(names) != n:
-        raise ValueError(
-            f"activation names {len(names)} activations for {n} hidden layers."
-        )
-    for name in names:
-        activation_function(name)
-    return names
 
 
 def models(
@@ -443,7 +434,8 @@ def _set_posterior(solver, run, fitted, n_observations):
         solver._window_points = points
         return
     # Rounding errors of single precision would pass for information.
-    known = in_double_precision((fitted.net, batches, points or batches))
+    given = backend.to_numpy(fitted.net), batches, points or batches
+    known = cast(given, np.float64)
     known = fitted.model, *known, n_observations
     solver._posterior = Posterior(*known)
     if fitted.problem is not None and n_observations:

@@ -156,6 +156,11 @@ def drawn_anew(rng, net, problem):
     return jax.tree.map(lambda leaf: leaf.astype(layers[0].dtype), new)
 
 
+def cast(tree, dtype):
+    """The arrays of a tree, with those of floats in another precision."""
+    return jax.tree.map(lambda a: a.astype(dtype) if a.dtype.kind == "f" else a, tree)
+
+
 # --- derivatives of the network ------------------------------------------------------
 
 

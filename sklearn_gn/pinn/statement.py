@@ -28,11 +28,11 @@ from sklearn_gn.pde.reading import (
     slopes_of_equation,
 )
 from sklearn_gn.pinn.model import MOST_WEIGHTS
+from sklearn_gn.pinn.observation_weight import is_noise
 from sklearn_gn.pinn.pieces import sums_over_pieces
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.windows import Pieces
 
-_CONTRADICTED = 0.5  # noise, relative to the deviation of the observations
 VANISHED = 1e-2  # a positive coefficient, relative to its start
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
@@ -259,8 +259,6 @@ def warn_of_redundant_derivatives(problem):
     """Warn of derivatives at the start of time that the equation gives by itself."""
     domain, (_, *kinds) = problem.domain, problem.residual_classes()
     orders = [getattr(kind.condition, "order", 0) for kind in kinds]
-    if problem.unknown or not any(orders):
-        return
     _, along = factors_of_derivatives(problem)
     if along is None or domain.time is None:
         return
@@ -336,7 +334,7 @@ def _contradicted_observations(solver):
     if spread is None or not np.isfinite(solver.noise_std_).all():
         return ""
     largest, missed = float(np.max(spread)), float(np.max(solver.noise_std_))
-    if not missed > _CONTRADICTED * largest:
+    if is_noise(missed**2, largest**2):
         return ""
     return (
         "Observations and problem contradict one another: the solution misses the "
