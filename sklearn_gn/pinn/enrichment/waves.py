@@ -39,7 +39,7 @@ import scipy.linalg
 from scipy.optimize import least_squares
 
 from sklearn_gn.pde.conditions import Points
-from sklearn_gn.pde.given_values import faces_of
+from sklearn_gn.pde.given_values import N_POINTS, faces_of
 from sklearn_gn.pde.reading import (
     constants,
     derivatives,
@@ -59,7 +59,6 @@ _REFINED_POINTS = 1500
 _MOST_STEPS = 20  # of least squares
 _EXACT = 1e-3  # remainder of a source, relative, that its waves describe
 _ROUNDING = 1e-12  # of values, relative to the largest
-_SYMBOL_POINTS = 4  # at which the symbol is taken
 _VARIES = 0.01  # relative change of the symbol that counts as none
 _ABSENT = 1e-9  # relative size of a coefficient
 _SINGULAR = 1e-6  # smallest singular value at a root, relative
@@ -297,7 +296,7 @@ def symbol(problem, scale):
     if not local or problem.unknown or kind.n_outputs != q:
         return None
     rng = np.random.RandomState(0)
-    points = problem.probes(_SYMBOL_POINTS, rng)["interior"].x[:, 0]
+    points = problem.probes(N_POINTS, rng)["interior"].x[:, 0]
     # About nothing and about waves of the size of the outputs, (2, n, k, m, q).
     sizes = 0.0 * scale, scale
     both = np.stack([slopes_of_equation(problem, points, size) for size in sizes])
@@ -318,7 +317,8 @@ def symbol(problem, scale):
     changes = np.abs(waves - waves[0, 0]).max(axis=(0, 1, 2, 4))
     if not (changes < _VARIES * size).all():
         return None
-    return lambda cycles: values(cycles, both[0]).mean(axis=0) / size[:, None]
+    mean = both[0].mean(axis=0, keepdims=True)
+    return lambda cycles: values(cycles, mean)[0] / size[:, None]
 
 
 def real_roots(equation, start, direction):
