@@ -142,8 +142,7 @@ def _residuals_of_sums(problem, faces, places, x):
 def steepest_parts(function, low, high, unit=None):
     """Middles of the steepest parts of segments, found by cutting, and end values.
 
-    Those are in units of the values, which are the last of what is returned: if not
-    given, the largest values on the segments.
+    Those are in units of the values, returned last: the largest ones, if not given.
     """
     rows, share = np.arange(len(low)), np.linspace(0, 1, PARTS + 1)[:, None]
     for _ in range(_CUTS):

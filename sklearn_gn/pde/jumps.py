@@ -173,10 +173,7 @@ def flux_that_jumps(problem, values_at):
 
 
 def planes(problem, regions):
-    """The half domains above planes across axes at which the equation jumps.
-
-    On either side, as where a load begins, the network has outputs of its own.
-    """
+    """The half domains above planes across axes at which the equation jumps."""
     halves, bounds = [], problem.domain.bounds
     searched = _is_searched(problem) and problem.transform is None
     for k in range(problem.domain.dim) if searched else ():
@@ -192,9 +189,9 @@ def planes(problem, regions):
             places += found.tolist()
             cuts += pairwise([low, *found, high]) if len(found) else []
         for place in places:
-            above = bounds.tolist()
-            above[k][0] = place
-            axes = zip(problem.domain.axes, map(tuple, above), strict=True)
+            above = bounds.copy()
+            above[k, 0] = place
+            axes = zip(problem.domain.axes, above, strict=True)
             halves.append(Box(time=None, **dict(axes)))
     return halves
 
