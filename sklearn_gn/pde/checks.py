@@ -38,7 +38,6 @@ from sklearn_gn.pde.residual_classes import (
 
 _POINTS = 4  # of each residual class, at which it is evaluated
 _MOST_AXES = 1000  # beyond these an evaluation costs more than it tells
-_UNBALANCED = 0.02  # what is left of two integrals, relative to their absolute values
 
 
 def check_problem(problem, default_network=True):
@@ -58,7 +57,7 @@ def check_problem(problem, default_network=True):
         _check_residuals(problem, points, rng)
     check_fluxes(problem)
     check_shared_places(problem)
-    if any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions):
+    if problem._is_placed:
         _warn_of_points_outside(problem, points)
     for message in jumps(problem, default_network):
         warn_user(message)
@@ -229,11 +228,7 @@ def _hint_at_the_point(problem):
 def warn_of_missing_equations(problem):
     """Warn if there are fewer equations than outputs, and nothing to make up for it."""
     n_equations, outputs = problem.residual_classes()[0].n_outputs, problem.outputs
-    inside = any(
-        isinstance(getattr(c, "on", None), (Domain, PointCloud))
-        for c in problem.conditions
-    )
-    if n_equations >= len(outputs) or problem.depends_on or inside:
+    if n_equations >= len(outputs) or problem.depends_on or problem._is_placed:
         return
     plural = "s" * (n_equations > 1)
     warn_user(
@@ -294,7 +289,7 @@ def _warn_of_fluxes(problem):
     flux = c * values_of(problem, [condition], [rim])[0][:, 0]
     total = area * source.mean() + length * flux.mean()
     size = area * np.abs(source).mean() + length * np.abs(flux).mean()
-    if np.abs(total) > _UNBALANCED * size:
+    if np.abs(total) > size / np.sqrt(MANY_POINTS):  # the error of the means
         warn_user(
             "No solution exists: integrated over the domain, the equation without u is "
             f"{area * source.mean():.3g}, and the slopes of the Neumann condition "

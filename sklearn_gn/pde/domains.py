@@ -26,7 +26,7 @@ METHODS = ("sobol", "halton", "uniform")
 AT_ONCE = 2**20  # numbers of points drawn, or looked at, at a time
 NUDGE = 1e-7  # step to either side of a boundary, in units of the domain's size
 _ROUNDING = 1e-12  # by which a point may be outside, in the same units
-_ENOUGH, _FEW = 1024, 1e-3  # candidates, and share of them, that tell an empty patch
+_FEW = 1e-3  # share of candidates that tells an empty patch
 
 
 class Patch(NamedTuple):
@@ -36,17 +36,6 @@ class Patch(NamedTuple):
     n_uniforms: int
     # (n, n_uniforms) -> points (n, d), normals (n, d), kept (n,); no normals: zero
     place: Callable
-
-
-def whole(measure, n_uniforms, place):
-    """A patch of all points; ``place`` maps uniforms to points, or with normals."""
-
-    def all_kept(uniforms):
-        found = place(uniforms)
-        points, normals = found if isinstance(found, tuple) else (found, 0 * found)
-        return points, normals, np.full(len(points), True)
-
-    return Patch(measure, n_uniforms, all_kept)
 
 
 def draw(patch, n, rng, method="sobol"):
@@ -67,7 +56,7 @@ def draw(patch, n, rng, method="sobol"):
         points.append(x[kept])
         normals.append(normal[kept])
         found, total = found + int(kept.sum()), total + size
-        if total >= max(_ENOUGH, most) and found < _FEW * total:
+        if total >= max(1 / _FEW, most) and found < _FEW * total:
             raise ValueError(
                 f"{found or 'None'} of {total} sampled points lie inside the domain. "
                 "Is it empty, or very thin?"
@@ -145,7 +134,9 @@ def _operator(sign):
     def combine(self, other):
         if not isinstance(other, Domain):
             return NotImplemented
-        return Product(self, other) if sign == "*" else Combined(self, other, sign)
+        if sign != "*" and PointCloud in (type(self), type(other)):
+            raise ValueError("a PointCloud cannot be combined by |, & or -.")
+        return (Product if sign == "*" else Combined)(self, other, sign)
 
     return combine
 
@@ -306,9 +297,12 @@ def _chosen(predicate, points):
     return kept
 
 
+@dataclass(frozen=True, repr=False)
 class _Pair(Domain):
     """Two domains, combined by a sign."""
 
+    first: Domain
+    second: Domain
     sign: str
 
     def __repr__(self):
@@ -322,10 +316,6 @@ class _Pair(Domain):
 @dataclass(frozen=True, repr=False)
 class Product(_Pair):
     """Product of two domains of different axes, such as space and time."""
-
-    first: Domain
-    second: Domain
-    sign: str = "*"
 
     def __post_init__(self):
         common = tuple(name for name in self.first.axes if name in self.second.axes)
@@ -363,10 +353,6 @@ class Product(_Pair):
 @dataclass(frozen=True, repr=False)
 class Combined(_Pair):
     """Two domains of the same axes of space: ``A | B``, ``A & B`` or ``A - B``."""
-
-    first: Domain
-    second: Domain
-    sign: str
 
     def __post_init__(self):
         a, b = self.first, self.second
@@ -533,11 +519,6 @@ class PointCloud(Domain):
             return {}
         return {"points": _choice(self._boundary, self.normals)}
 
-    def _refuse(self, other):
-        raise ValueError("a PointCloud cannot be combined by |, & or -.")
-
-    __or__ = __and__ = __sub__ = __ror__ = __rand__ = __rsub__ = _refuse
-
 
 def _cloud(name, value):
     array = np.array(value, dtype=float)
@@ -555,9 +536,9 @@ def _choice(points, normals):
 
     def place(uniforms):
         chosen = np.minimum((uniforms[:, 0] * len(points)).astype(int), len(points) - 1)
-        return points[chosen], normals[chosen]
+        return points[chosen], normals[chosen], np.full(len(chosen), True)
 
-    return whole(0.0, 1, place)
+    return Patch(0.0, 1, place)
 
 
 def axes_of_space(dim):

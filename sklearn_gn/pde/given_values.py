@@ -43,7 +43,7 @@ ROUNDING = float(np.sqrt(np.finfo(float).eps))  # relative change that is none
 N_POINTS = 256  # of a domain, or of a part of its boundary, at which it is looked at
 MANY_POINTS = 4096  # the same where small parts of it count
 _MOST = 4  # breaks
-_DIGITS = 10  # of a place, relative to the axis
+DIGITS = 10  # of a place, relative to the axis, and of normals
 _ORDERS = {Dirichlet: 0, Neumann: 1, Robin: 1}  # of the derivative that is given
 PARTS, _CUTS = 16, 10  # of a segment, of which the steepest one is cut again
 PLACE = float(PARTS) ** (1 - _CUTS)  # clear of where a jump is, relative to the axis
@@ -80,27 +80,19 @@ def value_at(problem, conditions, x, absent=0.0):
 
 def values_of(problem, conditions, places):
     """Values (n, q) that each condition gives at its places, NaN of outputs without."""
-    found, functions, at = [], {}, []
-    for number, (condition, X) in enumerate(zip(conditions, places, strict=True)):
-        found.append(np.full((len(X), len(problem.outputs)), np.nan))
+    found = []
+    for condition, X in zip(conditions, places, strict=True):
         if callable(condition.value):
-            functions[number] = condition
-            at.append(X)
+            found.append(_values_at(problem, condition, X))
         else:
+            found.append(np.full((len(X), len(problem.outputs)), np.nan))
             found[-1][:, outputs_of(problem, condition)] = condition.value
-    if functions:
-        values = _values_at(problem, tuple(functions.values()), at)
-        for number, own in zip(functions, values, strict=True):
-            found[number] = own
     return found
 
 
-@partial(in_numpy, static_argnames=("problem", "conditions"))
-def _values_at(problem, conditions, places):
-    return [
-        jax.vmap(lambda x, given=given: value_at(problem, (given,), x, jnp.nan))(X)
-        for given, X in zip(conditions, places, strict=True)
-    ]
+@partial(in_numpy, static_argnames=("problem", "condition"))
+def _values_at(problem, condition, X):
+    return jax.vmap(lambda x: value_at(problem, (condition,), x, jnp.nan))(X)
 
 
 def contradict_the_equation(problem, places, faces):
@@ -147,22 +139,24 @@ def _residuals_of_sums(problem, faces, places, x):
     return jnp.stack(rows)
 
 
-def steepest_parts(function, low, high, unit=1.0):
+def steepest_parts(function, low, high, unit=None):
     """Middles of the steepest parts of segments, found by cutting, and end values.
 
-    Those are in units of the values.
+    Those are in units of the values, returned last: the largest ones, if not given.
     """
     rows, share = np.arange(len(low)), np.linspace(0, 1, PARTS + 1)[:, None]
     for _ in range(_CUTS):
         X = low[:, None] + share * (high - low)[:, None]
-        values = function(X.reshape(-1, X.shape[2])) / unit
-        values = values.reshape(*X.shape[:2], -1)
+        values = function(X.reshape(-1, X.shape[2]))
+        if unit is None:
+            unit = np.nanmax(np.abs(values), axis=0, initial=np.finfo(float).tiny)
+        values = (values / unit).reshape(*X.shape[:2], -1)
         steps = np.nan_to_num(np.abs(np.diff(values, axis=1))).max(axis=2, initial=0)
         part = steps.argmax(axis=1)
         low, high = X[rows, part], X[rows, part + 1]
         if steps.max(initial=0) <= JUMP:  # relative to the size: they are smooth
             break
-    return (low + high) / 2, values[rows, part], values[rows, part + 1]
+    return (low + high) / 2, values[rows, part], values[rows, part + 1], unit
 
 
 # --- breaks of initial values, which diffusion smooths -------------------------------
@@ -274,11 +268,11 @@ def _inside(problem, axis, order, unit):
     def values(X):
         return _values_and_slopes(problem, X, axis)[order]
 
-    places, before, after = steepest_parts(values, ends[:-1], ends[1:], unit)
+    places, before, after, _ = steepest_parts(values, ends[:-1], ends[1:], unit)
     broken = np.abs(after - before).max(axis=1) > JUMP
     if broken.sum() >= _MOST:  # values of a table
         return []
-    digits = _DIGITS - math.ceil(math.log10(high - low))
+    digits = DIGITS - math.ceil(math.log10(high - low))
     return sorted(set(map(float, np.round(places[broken, axis], digits) + 0.0)))
 
 

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import KDTree
 
-from sklearn_gn.arrays.backend import scope, to_numpy
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Points
 from sklearn_gn.pde.domains import Domain, draw
 from sklearn_gn.pde.given_values import (
+    DIGITS,
     JUMP,
     N_POINTS,
     PARTS,
@@ -39,7 +39,6 @@ _NEIGHBOURS = 4  # of each point, to which chords lead
 _SAME_SIDE = 0.9  # scalar product of the normals at the ends of a chord
 _OFF = 0.05  # distance to a curved boundary, relative to a chord
 _CONTRADICT = 10 * JUMP  # difference of two values where no solution exists
-_DIGITS = 6  # of the normals of a plane, and of a place in units of the domain
 
 
 def jumps(problem, default_network=True):
@@ -106,7 +105,7 @@ def check_fluxes(problem):
     """
     domain = problem.domain
     # Of pieces alone: what is cut where it jumps is refused.
-    regions = problem.regions and problem._regions_of_pieces
+    regions = problem.regions and problem._interior[1]
     axes = range(domain.dim) if _is_searched(problem) else ()
     # Along whole axes, on which what is small has most points, and along their parts,
     # in which no layer is too thin to be met.
@@ -150,8 +149,7 @@ def flux_that_jumps(problem, values_at):
     if problem.regions is not None or not _is_searched(problem):
         return ""
     X = domain.sample(N_POINTS, np.random.RandomState(0))
-    # Known functions first, as for the check, which has compiled them.
-    known, _ = _equation_at(problem, None, None, np.tile(X, (PARTS + 1, 1)))
+    known, _ = _equation_at(problem, None, None, X)
 
     def values(X, k):
         found = values_at(X, flux).reshape(len(X), domain.dim, -1)[:, k]
@@ -160,8 +158,7 @@ def flux_that_jumps(problem, values_at):
     for k in np.flatnonzero([found.size for found in known]):
         low, high = X.copy(), X.copy()
         low[:, k], high[:, k] = domain.bounds[k]
-        size = np.nanmax(np.abs(values(X, k)), axis=0, initial=np.finfo(float).tiny)
-        places, *ends = steepest_parts(partial(values, k=k), low, high, size)
+        places, *ends, _ = steepest_parts(partial(values, k=k), low, high)
         steps = np.nan_to_num(np.abs(np.subtract(*ends))).max(axis=1)
         if steps.max() > JUMP:
             return (
@@ -176,10 +173,7 @@ def flux_that_jumps(problem, values_at):
 
 
 def planes(problem, regions):
-    """The half domains above planes across axes at which the equation jumps.
-
-    On either side, as where a load begins, the network has outputs of its own.
-    """
+    """The half domains above planes across axes at which the equation jumps."""
     halves, bounds = [], problem.domain.bounds
     searched = _is_searched(problem) and problem.transform is None
     for k in range(problem.domain.dim) if searched else ():
@@ -195,17 +189,16 @@ def planes(problem, regions):
             places += found.tolist()
             cuts += pairwise([low, *found, high]) if len(found) else []
         for place in places:
-            above = bounds.tolist()
-            above[k][0] = place
-            axes = zip(problem.domain.axes, map(tuple, above), strict=True)
+            above = bounds.copy()
+            above[k, 0] = place
+            axes = zip(problem.domain.axes, above, strict=True)
             halves.append(Box(time=None, **dict(axes)))
     return halves
 
 
 def _is_searched(problem):
     """Whether jumps of the equation are looked for, which no condition joins."""
-    placed = any(isinstance(getattr(c, "on", None), Domain) for c in problem.conditions)
-    joined = placed and len(problem.outputs) > 1  # which may be one for each side
+    joined = problem._is_placed and len(problem.outputs) > 1  # maybe one for each side
     return not joined and problem.domain.dim <= MOST_AXES
 
 
@@ -216,7 +209,6 @@ def _jumps_along(problem, regions, k, edges, of_equation):
     step = PLACE * np.ptp(domain.bounds[k]) * np.eye(domain.dim)[k]
     low, high, part = X.copy(), X.copy(), np.arange(len(X)) % (len(edges) - 1)
     low[:, k], high[:, k] = edges[part], edges[part + 1]
-    X = np.tile(X, (PARTS + 1, 1))  # as many as below, for which one program is enough
 
     def values(X, number):
         differentiated, residuals = _equation_at(problem, regions, number, X)
@@ -230,9 +222,7 @@ def _jumps_along(problem, regions, k, edges, of_equation):
 
     found = []
     for number in [None] if regions is None else range(len(regions.parts)):
-        own = partial(values, number=number)
-        size = np.nanmax(np.abs(own(X)), axis=0, initial=np.finfo(float).tiny)
-        places, *ends = steepest_parts(own, low, high, size)
+        places, *ends, _ = steepest_parts(partial(values, number=number), low, high)
         jumps = np.abs(np.subtract(*ends)) > JUMP
         jumps = jumps.reshape(len(low), 3 if of_equation else 2, -1)
         jumps = jumps[:, -2:].all(axis=1) | (jumps[:, 0] & of_equation)
@@ -252,11 +242,10 @@ def _equation_at(problem, regions, number, X):
     levels = np.tile([[0.0], [3.0], [4.0]], q)
     fields = PlaneWaves(np.tile(vectors, (1, q, 1)), one, one, levels)
     rng, unknown = np.random.RandomState(0), {}
-    for name, known in problem.unknown.items():  # may begin as those beside them
-        start = known.encode(known.initial)
-        with scope("float64"):
-            value = to_numpy(known.decode(start + rng.rand(*start.shape)))
-        unknown[name] = np.stack([value] * 3)
+    for name in problem.unknown:  # of which several may begin with the same value
+        start = np.asarray(problem.start[name])
+        moved = start + (np.abs(start) + (start == 0)) * rng.rand(*start.shape)
+        unknown[name] = np.stack([moved] * 3)
     points = Points(problem._all_points(X[:, None]), X[:, :0])
     mask = None if number is None else np.arange(len(regions.parts)) == number
     given = problem, problem._interior[0], points, fields, unknown
@@ -276,16 +265,14 @@ def _within(problem, name, condition, rng, default_network):
     def values(X):
         return values_of(problem, [condition], [X])[0]
 
-    known = np.abs(values(np.concatenate(chords)))
-    size = np.nanmax(known, axis=0, initial=np.finfo(float).tiny)
-    places, before, after = steepest_parts(values, *chords, size)
+    places, before, after, size = steepest_parts(values, *chords)
     steps = np.nan_to_num(np.abs(after - before))
     row, k = np.unravel_index(steps.argmax(), steps.shape)
     followed = default_network and isinstance(condition, Initial)
     if steps[row, k] <= JUMP or (followed and follows_jump(problem, places[[row]])[0]):
         return []
     unit = np.ptp(problem.domain.bounds, axis=1)
-    place = np.round(places[row] / unit, _DIGITS) * unit + 0.0
+    place = np.round(places[row] / unit, DIGITS) * unit + 0.0
     return [
         f"The values of the condition {name!r} jump: the output "
         f"{problem.outputs[k]!r} is {size[k] * before[row, k]:.4g} and "
@@ -397,7 +384,7 @@ def _common_points(domain, first, second, rng):
     there, their_normals = _drawn_part(domain, second, rng)
     size = np.abs(domain.bounds).max()
     level = np.sum(there * their_normals, axis=1) / size
-    keys = np.round(np.column_stack([their_normals, level]), _DIGITS)
+    keys = np.round(np.column_stack([their_normals, level]), DIGITS)
     for key in np.unique(keys, axis=0) if len(X) else ():
         of_plane = (keys == key).all(axis=1)
         normal = their_normals[of_plane][0]

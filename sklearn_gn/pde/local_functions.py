@@ -54,10 +54,7 @@ def combined(linear, *functions):
 
 
 def in_numpy(function, **arguments):
-    """Compile a function that looks at a statement: double precision, NumPy's arrays.
-
-    With the arguments of ``jax.jit``.
-    """
+    """Compile a function as ``jax.jit``: in double precision, with NumPy's arrays."""
     compiled = jit_by_size(function, **arguments)
 
     @wraps(function)

@@ -199,14 +199,8 @@ def _binary(symbol, function):
     )
 
 
-for _name, _symbol in [
-    ("add", "+"),
-    ("sub", "-"),
-    ("mul", "*"),
-    ("truediv", "/"),
-    ("pow", "**"),
-    ("matmul", "@"),
-]:
+_NAMES, _SYMBOLS = "add sub mul truediv pow matmul", "+ - * / ** @"
+for _name, _symbol in zip(_NAMES.split(), _SYMBOLS.split(), strict=True):
     _forward, _backward = _binary(_symbol, getattr(operator, _name))
     setattr(Field, f"__{_name}__", _forward)
     setattr(Field, f"__r{_name}__", _backward)
@@ -362,10 +356,7 @@ def hessian(u: Field) -> Field:
 
 
 def _check(field, name, indices=None):
-    """Check that an operator is given a field, and one that has axes of space.
-
-    What is differentiated, along the axes ``indices`` or those of space, is noted.
-    """
+    """Check that an operator is given a field with axes of space, and note both."""
     if not isinstance(field, Field):
         axis = ", 'x'" if name == "d" else ""
         raise TypeError(

@@ -307,15 +307,15 @@ class Problem:
 
     @cached_property
     def _interior(self):
-        """The residuals inside, and the coefficients of pieces that they call."""
+        """The residuals inside, and the parts in which their pieces are smooth."""
         with holding(called, []) as pieces:
             kind = traced_class(self, "interior", Interior(self.residual))
-        return kind, tuple(pieces)
+        return kind, regions_of(self.domain, [c.domains for c in pieces])
 
-    @cached_property
-    def _regions_of_pieces(self):
-        """The parts in which pieces of coefficients are smooth; None: there is one."""
-        return regions_of(self.domain, [c.domains for c in self._interior[1]])
+    @property
+    def _is_placed(self):
+        """Whether a condition holds at points, or on an interface, of its own."""
+        return any(isinstance(getattr(c, "on", None), Domain) for c in self.conditions)
 
     @cached_property
     def regions(self) -> Regions | None:
@@ -323,14 +323,13 @@ class Problem:
 
         None where there is only one.
         """
-        joined = len(self.outputs) > 1 and any(
-            isinstance(getattr(c, "on", None), Domain) for c in self.conditions
-        )
+        joined = len(self.outputs) > 1 and self._is_placed
         joined = joined and not isinstance(self.residual, RegionalResidual)
         if joined or self.depends_on or self.n_laplacian_directions is not None:
             return None
-        found, known = self._regions_of_pieces, [c.domains for c in self._interior[1]]
+        _, found = self._interior
         if halves := planes(self, found):
+            known = () if found is None else found.partitions
             cut = regions_of(self.domain, (*known, *((half,) for half in halves)))
             if cut is not None and len(cut.parts) <= PARTS:  # else values of a table
                 found = cut

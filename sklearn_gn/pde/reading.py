@@ -9,6 +9,7 @@ findings after it, asks two questions, at points that it chooses:
   independent arguments? (:func:`slopes_of_equation`)
 """
 
+from contextlib import nullcontext
 from functools import partial
 from itertools import combinations_with_replacement
 from math import factorial, prod
@@ -96,9 +97,7 @@ def _of_pairs(problem, kind, regions, mask, directions, *rows):
         values, fluxes = with_fluxes(residual, points[0])
         return values, *fluxes
 
-    if regions is None:
-        return jax.vmap(one)(*rows)
-    with regions.within(mask):
+    with nullcontext() if regions is None else regions.within(mask):
         return jax.vmap(one)(*rows)
 
 
@@ -127,9 +126,8 @@ def derivatives(dim):
 def slopes_of_equation(problem, points, size, values=None):
     """Slopes (n, k, m, q) of the equation in all derivatives, at points (n, d).
 
-    They are those about the function ``values`` of a point, or about a wave of a size,
-    one or one for each output. An equation that depends on more than the derivatives at
-    its point has slopes in the highest ones.
+    They are those about the function ``values`` of a point, or a wave of the size of
+    each output. An equation that is not local has slopes in the highest ones.
     """
     domain, q, dim = problem.domain, len(problem.outputs), points.shape[1]
     known = derivatives(dim)
@@ -159,7 +157,7 @@ def slopes_of_equation(problem, points, size, values=None):
         if q == 1:
             function = combined(lambda outputs: outputs[0], function)
         field = Field(function, domain.axes, domain.time, problem.outputs)
-        equation = problem.residual_classes()[0].function
+        equation = problem._interior[0].function
         return equation((field,), (point,), x[:0], problem.start)
 
     none = jnp.zeros((len(known), q), points.dtype)

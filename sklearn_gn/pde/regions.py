@@ -30,8 +30,14 @@ from sklearn_gn.pde.coefficients import Piecewise, holding, piece_numbers, prese
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import NUDGE, Domain, draw, join, measured, product, select
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS, PLACE
+from sklearn_gn.pde.local_functions import HIGHEST, UNROLLED
 from sklearn_gn.pde.operators import jump_of
-from sklearn_gn.pde.reading import PlaneWaves, residuals_of_waves
+from sklearn_gn.pde.reading import (
+    PlaneWaves,
+    derivatives,
+    residuals_of_waves,
+    slopes_of_equation,
+)
 from sklearn_gn.pde.residual_classes import ResidualClass, call, flat, named_parameters
 from sklearn_gn.pde.shapes import Box
 
@@ -110,8 +116,7 @@ def _faces(partitions, domain):
     for piece in dict.fromkeys(piece for domains in partitions for piece in domains):
         left, patches = domain.axes[piece.dim :], piece.patches().values()
         if left:
-            bounds = domain.bounds[piece.dim :]
-            named = dict(zip(left, map(tuple, bounds.tolist()), strict=True))
+            named = dict(zip(left, domain.bounds[piece.dim :], strict=True))
             rest = Box(time=None, **named).interior()
             patches = [product(patch, rest) for patch in patches]
         for patch in patches:
@@ -322,6 +327,8 @@ def interface_of(problem, regions):
         counts[found.any(axis=0)] = level
         signs.append(1.0 - 2 * found.argmax(axis=0))
         linear &= np.allclose(found, sizes(level, waves, linear=True), rtol=NUDGE)
+    if problem.domain.dim <= UNROLLED:
+        _check_derivatives(problem, points, counts)
     rows = [
         Row(k, i, signs[k - 1][i])
         for i, n in enumerate(counts)
@@ -336,3 +343,20 @@ def interface_of(problem, regions):
                 sign = 1.0 - 2 * sizes(level, same, natural=True)[:, i].argmin()
                 rows[j] = Row(level, i, sign, natural=True)
     return replace(interface, rows=tuple(sorted(rows)), linear=linear)
+
+
+def _check_derivatives(problem, points, counts):
+    """Raise a ValueError where derivatives across interfaces are not by operators."""
+    x, dim = points.x[:, 0], problem.domain.dim
+    slopes = slopes_of_equation(problem, x, np.ones(len(problem.outputs)))
+    seen = (np.nan_to_num(slopes) != 0).any(axis=(0, 3))
+    along = np.array([[a.count(k) for k in range(dim)] for a in derivatives(dim)])
+    across = ((points.data[:, :dim] != 0) @ along.T).max(axis=0)
+    is_local = ~seen[:, along.sum(axis=1) == HIGHEST].any(axis=1)
+    if (is_local & (np.max(seen * across, axis=1) > counts)).any():
+        raise ValueError(
+            f"interior: the equation jumps at {x[0].round(4).tolist()}, and has "
+            "derivatives that are not taken by d, grad, div, laplacian or hessian, but "
+            "by such as jax.grad: what is continuous there is not known. Write all "
+            "derivatives of the field by these operators, as in div(k * grad(u))(x)."
+        )

@@ -71,9 +71,7 @@ _HINTS = (  # error, a part of its text, and what to write instead
         "Problem(..., coefficients={'k': Unknown(1.0)}), and take its value as an "
         "argument, def residual(u, x, k).",
     ),
-    (TypeError, "operators.Field", _FIELD),
-    (TypeError, "'Field'", _FIELD),
-    (TypeError, "not Field", _FIELD),
+    (TypeError, "Field", _FIELD),
 )
 _ATTRIBUTE = (
     "fields and points have no attribute {!r}: write x[0], x[1], ... for the "
@@ -83,7 +81,6 @@ _SWAPPED = (
     "the arguments are swapped: the field comes first, as in residual(u, x). Write "
     "def {name}(u, x), with u(x) for its value."
 )
-_POINT_NAMES = ("x", "X", "t", "z", "point")
 
 
 def named_parameters(function, n_given):
@@ -169,17 +166,12 @@ def explained_errors(name, residual=None, works_swapped=None):
         text = str(error)
         hints = (h for kind, t, h in _HINTS if isinstance(error, kind) and t in text)
         text = next(hints, text)
-        if isinstance(error, AttributeError):
-            if isinstance(error.obj, (jax.core.Tracer, Field)):
-                text = _ATTRIBUTE.format(error.name)
-        if residual is not None:
-            code = getattr(residual, "__code__", None)
-            names = () if code is None else code.co_varnames[:2]
-            point_first = len(names) == 2 and names[0] in _POINT_NAMES
-            swapped = point_first and "takes a field" in str(error)
-            if swapped or works_swapped(residual):
-                own = getattr(residual, "__name__", "residual")
-                text = _SWAPPED.format(name="residual" if own == "<lambda>" else own)
+        of = getattr(error, "obj", None)  # of an AttributeError
+        if isinstance(of, (jax.core.Tracer, Field)):
+            text = _ATTRIBUTE.format(error.name)
+        if residual is not None and works_swapped(residual):
+            own = getattr(residual, "__name__", "residual")
+            text = _SWAPPED.format(name="residual" if own == "<lambda>" else own)
         raise ValueError(f"{name}: {text}") from error
 
 

@@ -17,7 +17,6 @@ from sklearn_gn.pde.domains import (
     axes_of_space,
     select,
     set_fields,
-    whole,
 )
 
 _PLANE = ("x", "y")
@@ -115,8 +114,12 @@ class Box(Domain):
     def interior(self) -> Patch:
         """The patch of the whole box."""
         low, high = self.bounds.T
-        measure = float(np.log(high - low).sum())
-        return whole(measure, self.dim, lambda u: low + (high - low) * u)
+
+        def place(uniforms):
+            points = low + (high - low) * uniforms
+            return points, np.zeros_like(points), np.full(len(points), True)
+
+        return Patch(float(np.log(high - low).sum()), self.dim, place)
 
     def patches(self) -> dict[str, Patch]:
         """The two ends of each axis."""
@@ -253,21 +256,23 @@ class Ball(Domain):
         normals = ndtri(np.clip(uniforms[:, : self.dim], 1e-12, 1 - 1e-12))
         normals[~normals.any(axis=1), 0] = 1.0
         normals /= np.linalg.norm(normals, axis=1, keepdims=True)
-        return np.array(self.center) + self.radius * ratio * normals, normals
+        points = np.array(self.center) + self.radius * ratio * normals
+        return points, normals, np.full(len(points), True)
 
     def interior(self) -> Patch:
         """The patch of the whole ball."""
 
         def place(uniforms):
             power = 1 / self.dim if self.density == "uniform" else 1
-            return self._place(uniforms, uniforms[:, -1:] ** power)[0]
+            points, normals, kept = self._place(uniforms, uniforms[:, -1:] ** power)
+            return points, 0 * normals, kept
 
-        return whole(self._log_measure, self.dim + 1, place)
+        return Patch(self._log_measure, self.dim + 1, place)
 
     def patches(self) -> dict[str, Patch]:
         """The sphere."""
         area = self._log_measure + math.log(self.dim / self.radius)
-        return {"sphere": whole(area, self.dim, lambda u: self._place(u, 1.0))}
+        return {"sphere": Patch(area, self.dim, lambda u: self._place(u, 1.0))}
 
 
 # --- outlines in the plane -----------------------------------------------------------
@@ -358,9 +363,10 @@ class Polygon(Domain):
 
             def place(uniforms):
                 points = a + uniforms[:, :1] * (b - a)
-                return points, np.broadcast_to(normal, points.shape)
+                normals = np.broadcast_to(normal, points.shape)
+                return points, normals, np.full(len(points), True)
 
-            return whole(math.log(length), 1, place)
+            return Patch(math.log(length), 1, place)
 
         edges = zip(corners, ends, strict=True)
         return {f"edge {k + 1}": segment(*edge) for k, edge in enumerate(edges)}
@@ -447,9 +453,10 @@ class Ellipse(Domain):
 
         def place(uniforms):
             _, offset = self._place(uniforms[:, 1])
-            return np.array(self.center) + np.sqrt(uniforms[:, :1]) * offset
+            points = np.array(self.center) + np.sqrt(uniforms[:, :1]) * offset
+            return points, np.zeros_like(points), np.full(len(points), True)
 
-        return whole(math.log(math.pi * math.prod(self.radii)), 2, place)
+        return Patch(math.log(math.pi * math.prod(self.radii)), 2, place)
 
     def patches(self) -> dict[str, Patch]:
         """The ellipse itself, of constant density along it."""

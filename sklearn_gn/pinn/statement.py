@@ -214,7 +214,8 @@ def factors_of_derivatives(problem):
     if problem.residual_classes()[0].n_points > 1 or problem.domain.dim > MOST_AXES:
         return None, None
     points = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
-    slopes, every = slopes_of_equation(problem, points, 1.0), derivatives(len(points.T))
+    slopes = slopes_of_equation(problem, points, np.ones(len(problem.outputs)))
+    every = derivatives(problem.domain.dim)
     if not np.isfinite(slopes).all():
         return None, None
     highest = len(every[-1])

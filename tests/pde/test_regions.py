@@ -210,6 +210,22 @@ def test_steps_across_axes_cut_the_domain():
     assert places(lambda u, x: load(x[0] > 0.3 + x[1], 1, 0), box) == []
 
 
+@pytest.mark.parametrize("slope", [jax.grad, lambda u: grad(u)])
+def test_derivatives_by_hand_are_refused_where_the_equation_jumps(slope):
+    """What they keep continuous there is not known, and the parts would be apart."""
+
+    def statement(k):
+        def flux(u, x):
+            return jax.grad(lambda y: k(y) * slope(u)(y)[0])(x)[0] + 1
+
+        return Problem(flux, LINE, [Dirichlet(0.0)])
+
+    for k in (K, lambda x: jnp.where(x[0] < 0.3, 1.0, 2.0)):
+        with pytest.raises(ValueError, match=r"not taken by d, .* div\(k \* grad"):
+            statement(k).residual_classes()
+    assert statement(lambda x: 1 + x[0] ** 2).regions is None
+
+
 @pytest.mark.parametrize("left", [0.0, 2.0, -0.5])
 def test_what_is_joined_has_the_coefficients_of_both_sides(left):
     """Also where that of one side is zero, or has the other sign."""

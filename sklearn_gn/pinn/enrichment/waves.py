@@ -286,7 +286,7 @@ def symbol(problem, scale):
     if not local or problem.unknown or kind.n_outputs != q:
         return None
     rng = np.random.RandomState(0)
-    points = problem.probes(2 * dim, rng)["interior"].x[:, 0]
+    points = problem.probes(N_POINTS, rng)["interior"].x[:, 0]
     # About nothing and about waves of the size of the outputs, (2, n, k, m, q).
     sizes = 0.0 * scale, scale
     both = np.stack([slopes_of_equation(problem, points, size) for size in sizes])
@@ -307,7 +307,8 @@ def symbol(problem, scale):
     changes = np.abs(waves - waves[0, 0]).max(axis=(0, 1, 2, 4))
     if not (changes < JUMP * size).all():
         return None
-    return lambda cycles: values(cycles, both[0]).mean(axis=0) / size[:, None]
+    mean = both[0].mean(axis=0, keepdims=True)
+    return lambda cycles: values(cycles, mean)[0] / size[:, None]
 
 
 def real_roots(equation, start, direction):
