@@ -42,10 +42,10 @@ from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
-    left_out_errors,
     left_out_values,
     mean_values,
     networks_of,
+    posterior_variances,
     shares,
 )
 from sklearn_gn.varpro.wide_members import left_out_part
@@ -69,7 +69,12 @@ def set_fitted(estimator, run, rows, options, factors):
         members = of_classes(small, wide, lacking, rows, n)
     elif members[0].model.shapes() and options.evidence.alpha is None:
         process = state.process if options.is_open else None
-        members = of_regression(small, rows, options, process)
+        kinds, log_p = of_kinds(small, rows, options)
+        weight = left_out_rows(rows).weight
+        of_process, share = _with_process(process, log_p, weight, options)
+        found = with_shares([*kinds, of_process], share)
+        others = [member for member in found[n_small:] if np.any(member.share)]
+        members = found[:n_small] + others  # networks first
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
@@ -231,19 +236,6 @@ def with_shares(kinds, weights):
     return found
 
 
-def of_regression(members, rows, options, process):
-    """Return the members of all candidates with their shares, networks first.
-
-    The process is one that :func:`beside_process` returns, or None.
-    """
-    kinds, log_p = of_kinds(members, rows, options)
-    weight = left_out_rows(rows).weight
-    of_process, share = _with_process(process, log_p, weight, options)
-    found = with_shares([*kinds, of_process], share)
-    others = (member for member in found[len(members) :] if np.any(member.share))
-    return (*found[: len(members)], *others)
-
-
 def of_kinds(members, rows, options):
     """Return networks and the linear model by kinds, and the density of each kind."""
     n_effective, some = options.evidence.n_effective, left_out_rows(rows)
@@ -256,15 +248,15 @@ def of_kinds(members, rows, options):
         net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
         line = with_summaries((Member(net),), rows, options)
         everyone = (*members, *line)
-    everyone = [
-        m._replace(
-            known=m.known._replace(left_out=left_out_errors(m, n_effective, some))
-        )
-        for m in everyone
-    ]
-    kinds, log_p = [], []
-    for kind in dict.fromkeys(member.model.activations for member in everyone):
-        kinds.append([m for m in everyone if m.model.activations == kind])
+    seen, kinds, log_p = [], [], []
+    for member in everyone:
+        leverage = member.net.beta * posterior_variances(member, some.x)
+        given = member.values(some.x), leverage, some, n_effective
+        errors, factors = laplace.left_out_errors(*given)
+        left_out = errors, factors / member.net.beta
+        seen.append(member._replace(known=member.known._replace(left_out=left_out)))
+    for kind in dict.fromkeys(member.model.activations for member in seen):
+        kinds.append([m for m in seen if m.model.activations == kind])
         log_p.append(left_out_density(kinds[-1], some.weight, n_effective))
     return kinds, log_p
 
