@@ -242,11 +242,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     if linear is not None and beats(
         linear, net, known.covariance.get(), rows, n_effective
     ):
-        theta = np.zeros(len(net.theta))
-        theta[: linear.coef.size] = linear.coef.ravel()
-        alpha, gamma = linear.penalties(len(net.alpha))
-        value = linear.log_evidence
-        net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
+        net = linear.network(model)
         known = summary_of(model, net, rows, scaling, options)
     n_parameters = known.n_effective_parameters
     n_chosen = n_parameters + known.n_of_penalties

@@ -16,7 +16,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.bayes import huber
 from sklearn_gn.bayes.device_rows import warn_of_cpu
-from sklearn_gn.bayes.evidence import named_penalties
+from sklearn_gn.bayes.evidence import given_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
 from sklearn_gn.bayes.layers import Layers, block_size, first_network
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
@@ -304,17 +304,14 @@ def _by_evidence(estimator, problem, rng):
         if same and previous.coef.shape == (n, n_targets):
             starts[0] = previous.found
     damping, tol, alpha = estimator.damping, float(estimator.tol), None
-    exact = isinstance(estimator.alpha, dict)
-    if exact:
+    if estimator.alpha != "auto":
         lengths = {"slope": None, "coef": None, "bias": None, "weights": n_features}
-        alpha = named_penalties(estimator.alpha, lengths)
-    elif estimator.alpha != "auto":
-        alpha = np.full(3 + n_features, float(estimator.alpha))
+        alpha = given_penalties(estimator.alpha, lengths)
     options = EvidenceOptions(
         n_effective=n_effective,
         damping=None if damping is None else float(damping),
         rank=estimator.rank,
-        tol=tol if exact else max(tol, _LEAST_RISE),
+        tol=tol if isinstance(estimator.alpha, dict) else max(tol, _LEAST_RISE),
         seed=seed,
         alpha=alpha,
     )

@@ -243,10 +243,7 @@ def of_kinds(members, rows, options):
     if linear is not None:
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
-        alpha, gamma = linear.penalties(model.n_groups)
-        theta, value = linear.coef.ravel(), linear.log_evidence
-        net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
-        line = with_summaries((Member(net),), rows, options)
+        line = with_summaries((Member(linear.network(model)),), rows, options)
         everyone = (*members, *line)
     seen, kinds, log_p = [], [], []
     for member in everyone:
