@@ -54,8 +54,11 @@ def weighted_squares(theta, groups, alpha):
     return float(np.sum(prior_precision(groups, alpha) * theta**2))
 
 
-def named_penalties(alpha, lengths):
-    """Return the penalties of the groups, from a dict by name such as ``alpha_``."""
+def given_penalties(alpha, lengths):
+    """Return the penalties of the groups: one number, or a dict such as ``alpha_``."""
+    if not isinstance(alpha, dict):  # less than a rounding is lost
+        n_groups = sum(1 if n is None else n for n in lengths.values())
+        return np.full(n_groups, max(float(alpha), np.finfo(np.float64).eps))
     if set(alpha) != set(lengths):
         raise ValueError(
             f"alpha must have the entries {', '.join(lengths)}, got "

@@ -81,10 +81,7 @@ class Deferred:
 
 
 def value_variances(model, theta, covariance, x):
-    """Return the variances of a network's values at rows x, of shape (m, k).
-
-    They are those at the mean noise of all targets.
-    """
+    """Return variances of a network's values at rows, (m, k), at the mean noise."""
     k, n_output = model.n_values, model.n_values * model.n_linear
     hidden, found = np.arange(n_output, len(theta)), np.empty((len(x), k))
     size = block_size(k * len(theta))

@@ -321,14 +321,13 @@ class Layers(NamedTuple):
 def first_network(model, rows, n_effective, rng, hyperplanes=None, slopes=True):
     """Return a network with random hyperplanes, or given ones of a single layer.
 
-    The linear term is that of the data: of least squares, or of a step of a softmax
-    regression from the shares of the classes with the largest curvature that its loss
-    has (Boehning, 1992), which never raises it. Without ``slopes``, and where there are
-    hardly more rows than coefficients, it is the mean: a fit through all rows would
-    leave no noise, and the evidence stays where it finds none. Random hyperplanes go
-    through rows; rounding errors would decide on which side these are, so they pass
-    beside them. They are drawn in the order of the features of the model; those of the
-    network are sorted.
+    The linear term is that of the data: least squares, or a step of a softmax
+    regression from the shares of the classes, with the largest curvature of its loss,
+    which never raises it (Boehning, 1992). Without ``slopes``, or with hardly more rows
+    than coefficients, it is the mean: a fit through all rows would leave no noise, and
+    the evidence stays where it finds none. Random hyperplanes pass beside rows, not
+    through them: rounding errors would decide on which side these are. They are drawn
+    in the order of the features of the model; those of the network are sorted.
     """
     d, k = model.sizes[0], model.n_values
     output = np.zeros((model.n_linear, k))

@@ -24,6 +24,7 @@ from scipy.optimize import minimize_scalar
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import stacking
 from sklearn_gn.bayes.evidence import LARGEST, parameters_of_penalties
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows, value_variances
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, eigenpairs_of_rows
@@ -50,11 +51,14 @@ class LinearModel(NamedTuple):
         along = (x - self.center) @ self.vectors
         return 1 / self.n_effective + along**2 @ self.inverse
 
-    def penalties(self, n_groups):
-        """Return ``alpha`` and ``gamma`` of a network that is this model."""
-        alpha, gamma = np.full(n_groups, LARGEST), np.zeros(n_groups)
+    def network(self, model):
+        """Return it as a network whose neurons have no coefficients."""
+        theta = np.zeros(model.n_parameters)
+        theta[: self.coef.size] = self.coef.ravel()
+        alpha, gamma = np.full(model.n_groups, LARGEST), np.zeros(model.n_groups)
         alpha[0], gamma[0] = self.alpha, self.gamma
-        return alpha, gamma
+        given = theta, alpha, self.beta, gamma, self.log_evidence, model
+        return RegularisedLayers(*given)
 
 
 def beats(linear, net, covariance, rows, n_effective):

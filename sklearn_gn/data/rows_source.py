@@ -187,6 +187,13 @@ def part_length(n_features):
     return min(_PART_ROWS, 1 << fitting.bit_length() - 1)
 
 
+def blockwise(function, x, n_numbers=1000):
+    """Return a function of rows, block by block, where a row takes so many numbers."""
+    size = part_length(n_numbers)
+    starts = range(0, max(len(x), 1), size)
+    return np.concatenate([function(x[start : start + size]) for start in starts])
+
+
 def _in_one(pieces):
     arrays = zip(*pieces, strict=True)
     joined = (a[0] if len(a) == 1 else np.concatenate(a) for a in arrays)

@@ -118,15 +118,7 @@ def kfra_update(net, memory, rows, options):
     weighted = rows.weight[:, None]
     a_hidden = y.T @ (weighted * y)
     b_hidden = (h.T @ (weighted * h)) * (net.coef @ net.coef.T)
-    # (b + pi sqrt(damping) I)^-1 gradient (a + sqrt(damping) / pi I)^-1
-    n, k = len(b_hidden), len(a_hidden)
-    mean = jnp.trace(b_hidden) / n, jnp.trace(a_hidden) / k
-    usable = (mean[0] > 0) & (mean[1] > 0)
-    pi = jnp.where(usable, jnp.sqrt(mean[0] / jnp.where(usable, mean[1], 1)), 1)
-    root = jnp.sqrt(damping)
-    left = b_hidden + pi * root * jnp.eye(n, dtype=z.dtype)
-    right = a_hidden + root / pi * jnp.eye(k, dtype=z.dtype)
-    d_hidden = solve_general(left, solve_general(right, g_hidden.T).T)
+    d_hidden = _kronecker_solve(b_hidden, a_hidden, g_hidden, damping)
     s = jnp.concatenate([ones, jnp.maximum(z, 0)], axis=1)
     a_output = s.T @ (weighted * s)
     g_output = jnp.concatenate([g_intercept[None, :], g_coef])
@@ -150,6 +142,17 @@ def kfra_update(net, memory, rows, options):
         step_size=gamma,
         damping=damping,
     )
+
+
+def _kronecker_solve(left, right, gradient, damping):
+    """``(left + pi sqrt(damping) I)^-1 gradient (right + sqrt(damping)/pi I)^-1``."""
+    mean = jnp.trace(left) / left.shape[0], jnp.trace(right) / right.shape[0]
+    usable = (mean[0] > 0) & (mean[1] > 0)
+    pi = jnp.where(usable, jnp.sqrt(mean[0] / jnp.where(usable, mean[1], 1)), 1)
+    root = jnp.sqrt(damping)
+    left = left + pi * root * jnp.eye(left.shape[0], dtype=left.dtype)
+    right = right + root / pi * jnp.eye(right.shape[0], dtype=right.dtype)
+    return solve_general(left, solve_general(right, gradient.T).T)
 
 
 # --- BFGS ----------------------------------------------------------------------------

@@ -335,7 +335,7 @@ class ShallowReLURegressor(
         began = time.perf_counter()
         needs_all = y_std is not None or (self.early_stopping and X_val is None)
         chunks = None if needs_all else chunks_of(X, y, sample_weight)
-        if chunks is not None and reason_against_chunks(self, X.shape[1]) is None:
+        if chunks is not None and reason_against_chunks(self, np.shape(X)[1]) is None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
         check_fits(X, "fit_chunks reads rows piece by piece, or fit a random sample.")
         data, y, weight, validation = self._checked_rows(

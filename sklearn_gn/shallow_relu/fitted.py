@@ -30,7 +30,7 @@ from sklearn_gn.bayes.laplace import (
 )
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import beats, linear_model, noise_scale
-from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, reduce
+from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, blockwise, reduce
 from sklearn_gn.findings import rows_at_ends
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.low_rank import LowRank
@@ -45,9 +45,6 @@ from sklearn_gn.shallow_relu.network import (
     weighted_tangent,
 )
 
-_BATCH_ROWS = 65536  # of predictions, so that the hidden features stay small
-
-
 # --- predictions, designs and their sums ---------------------------------------------
 
 
@@ -57,9 +54,7 @@ def predict_scaled(net, z):
     values = (
         partial(net.model.values, net.theta) if by_evidence else partial(predict, net)
     )
-    starts = range(0, max(len(z), 1), _BATCH_ROWS)
-    parts = [values(z[start : start + _BATCH_ROWS]) for start in starts]
-    return np.concatenate(parts).astype(np.float64, copy=False)
+    return blockwise(values, z).astype(np.float64, copy=False)
 
 
 def validation_loss(validation, scaling):
@@ -247,11 +242,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     if linear is not None and beats(
         linear, net, known.covariance.get(), rows, n_effective
     ):
-        theta = np.zeros(len(net.theta))
-        theta[: linear.coef.size] = linear.coef.ravel()
-        alpha, gamma = linear.penalties(len(net.alpha))
-        value = linear.log_evidence
-        net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
+        net = linear.network(model)
         known = summary_of(model, net, rows, scaling, options)
     n_parameters = known.n_effective_parameters
     n_chosen = n_parameters + known.n_of_penalties

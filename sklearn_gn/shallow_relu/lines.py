@@ -49,7 +49,6 @@ MOST_NEURONS = 64  # that the choice of a size tries
 _ROUGH = 1e-4  # relative decrease that ends the first descents of several targets
 _SAME = 1e-12  # distance of a row from a breakpoint that is meant to be at it
 _PLACES = 100  # that may have breakpoints of several targets, at least
-_FLOOR = 1e-25  # relative loss below which only rounding errors differ
 _ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
@@ -441,7 +440,7 @@ class SizePath:
 
     def __init__(self, criterion, n_observations, scale):
         self.criterion, self.n_observations = criterion, n_observations
-        self.floor = max(_FLOOR * scale, np.finfo(float).tiny)
+        self.floor = max(_ROUNDING * scale, np.finfo(float).tiny)
         # By size: criterion, loss, number of parameters, penalty, and hyperplanes.
         self.found = {}
 

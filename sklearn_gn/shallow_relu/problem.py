@@ -16,9 +16,9 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.extremes import MOST_ROWS
 from sklearn_gn.bayes import huber
 from sklearn_gn.bayes.device_rows import warn_of_cpu
-from sklearn_gn.bayes.evidence import named_penalties
+from sklearn_gn.bayes.evidence import given_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.bayes.layers import Layers, first_network
+from sklearn_gn.bayes.layers import Layers, block_size, first_network
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
 from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource
 from sklearn_gn.data.units import Units
@@ -50,7 +50,6 @@ _ROUNDING = 1e-10  # of the targets' size
 _AGREE = 0.7  # share of these rows that lie on a plane of their neighbours
 _ALONE = 0.02  # share of rows that do not, although the neighbours lie on one plane
 _LOCAL = 0.25  # squared distance of neighbours, over the median of all rows
-_BLOCK = 20  # rows whose distances to all others are computed together
 _LARGEST_INT = np.iinfo(np.int32).max
 
 
@@ -305,17 +304,14 @@ def _by_evidence(estimator, problem, rng):
         if same and previous.coef.shape == (n, n_targets):
             starts[0] = previous.found
     damping, tol, alpha = estimator.damping, float(estimator.tol), None
-    exact = isinstance(estimator.alpha, dict)
-    if exact:
+    if estimator.alpha != "auto":
         lengths = {"slope": None, "coef": None, "bias": None, "weights": n_features}
-        alpha = named_penalties(estimator.alpha, lengths)
-    elif estimator.alpha != "auto":
-        alpha = np.full(3 + n_features, float(estimator.alpha))
+        alpha = given_penalties(estimator.alpha, lengths)
     options = EvidenceOptions(
         n_effective=n_effective,
         damping=None if damping is None else float(damping),
         rank=estimator.rank,
-        tol=tol if exact else max(tol, _LEAST_RISE),
+        tol=tol if isinstance(estimator.alpha, dict) else max(tol, _LEAST_RISE),
         seed=seed,
         alpha=alpha,
     )
@@ -360,9 +356,9 @@ def has_exact_pieces(rows):
         return False
     looked_at = np.linspace(0, n - 1, min(n, _LOOKED_AT)).astype(np.intp)
     square = np.sum(rows.x**2, axis=1)
-    agree, alone = [], []
-    for start in range(0, len(looked_at), _BLOCK):
-        some = looked_at[start : start + _BLOCK]
+    agree, alone, size = [], [], block_size(n)
+    for start in range(0, len(looked_at), size):
+        some = looked_at[start : start + size]
         distance = square - 2 * rows.x[some] @ rows.x.T
         distance[np.arange(len(some)), some] = np.inf
         near = np.argpartition(distance, d + 2, axis=1)[:, : d + 2]

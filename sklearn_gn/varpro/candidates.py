@@ -44,10 +44,10 @@ from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
-    left_out_errors,
     left_out_values,
     mean_values,
     networks_of,
+    posterior_variances,
     shares,
 )
 from sklearn_gn.varpro.wide_members import left_out_part
@@ -71,7 +71,10 @@ def set_fitted(estimator, run, rows, options, factors):
         lacking = state.wide.lacking if wide else ()
         members = of_classes(small, wide, lacking, rows, options, process)
     elif members[0].model.shapes() and options.evidence.alpha is None:
-        members = of_regression(small, rows, options, process)
+        kinds, log_p = of_kinds(small, rows, options)
+        some = left_out_rows(rows)
+        of_process, share = _with_process(process, log_p, some, options)
+        members = networks_first(with_shares([*kinds, of_process], share))
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
@@ -233,17 +236,6 @@ def with_shares(kinds, weights):
     return found
 
 
-def of_regression(members, rows, options, process):
-    """Return the members of all candidates with their shares, networks first.
-
-    The process is one that :func:`beside_process` returns, or None.
-    """
-    kinds, log_p = of_kinds(members, rows, options)
-    some = left_out_rows(rows)
-    of_process, share = _with_process(process, log_p, some, options)
-    return networks_first(with_shares([*kinds, of_process], share))
-
-
 def networks_first(members):
     """Return the networks, and behind them those of the others that have a share."""
     has_layers = [bool(getattr(m.model, "activations", ())) for m in members]
@@ -260,20 +252,17 @@ def of_kinds(members, rows, options):
     if linear is not None:
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
-        alpha, gamma = linear.penalties(model.n_groups)
-        theta, value = linear.coef.ravel(), linear.log_evidence
-        net = RegularisedLayers(theta, alpha, linear.beta, gamma, value, model)
-        line = with_summaries((Member(net),), rows, options)
+        line = with_summaries((Member(linear.network(model)),), rows, options)
         everyone = (*members, *line)
-    everyone = [
-        m._replace(
-            known=m.known._replace(left_out=left_out_errors(m, n_effective, some))
-        )
-        for m in everyone
-    ]
-    kinds, log_p = [], []
-    for kind in dict.fromkeys(member.model.activations for member in everyone):
-        kinds.append([m for m in everyone if m.model.activations == kind])
+    seen, kinds, log_p = [], [], []
+    for member in everyone:
+        leverage = member.net.beta * posterior_variances(member, some.x)
+        given = member.values(some.x), leverage, some, n_effective
+        errors, factors = laplace.left_out_errors(*given)
+        left_out = errors, factors / member.net.beta
+        seen.append(member._replace(known=member.known._replace(left_out=left_out)))
+    for kind in dict.fromkeys(member.model.activations for member in seen):
+        kinds.append([m for m in seen if m.model.activations == kind])
         log_p.append(left_out_density(kinds[-1], some.weight, n_effective))
     return kinds, log_p
 

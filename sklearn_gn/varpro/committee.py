@@ -203,18 +203,11 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     features = Units.varying(*rows)
     warm = estimator.warm_start and hasattr(estimator, "_fitted")
     # 2. Penalties that are given, and the settings of both kinds of members.
-    alpha, model = estimator.alpha, models[0]
-    is_dict = isinstance(alpha, dict)
-    if isinstance(alpha, Real):
-        # Less than a rounding is lost.
-        alpha = np.full(model.n_groups, max(float(alpha), np.finfo(np.float64).eps))
-    elif is_dict:
-        lengths = dict.fromkeys(("slope", "coef", "bias"))
+    model, alpha, lengths = models[0], None, dict.fromkeys(("slope", "coef", "bias"))
+    if not isinstance(estimator.alpha, str):
         lengths["weights"] = model.n_feature_groups
         lengths["layers"] = max(0, len(model.sizes) - 2)
-        alpha = evidence.named_penalties(alpha, lengths)
-    else:
-        alpha = None
+        alpha = evidence.given_penalties(estimator.alpha, lengths)
     of_evidence = EvidenceOptions(
         n_effective=min(max(n_effective, len(X)), MOST_ROWS),
         damping=None if estimator.damping is None else float(estimator.damping),
@@ -230,7 +223,7 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         if estimator.device is not None:
             warn_of_cpu(estimator.device, "wide members by mini-batches")
         # A dict has no penalties of wide members beside small ones.
-        both = n_evidence and is_dict
+        both = n_evidence and isinstance(estimator.alpha, dict)
         wide = of_evidence._replace(alpha=None) if both else of_evidence
         if warm and wide.damping is None:  # that of the last epochs
             wide = wide._replace(damping=1.0)

@@ -34,12 +34,12 @@ from sklearn_gn.data.rows import (
     validate_data,
     validation_split,
 )
-from sklearn_gn.data.rows_source import SAMPLE_NUMBERS, CheckedRows
+from sklearn_gn.data.rows_source import SAMPLE_NUMBERS, CheckedRows, blockwise
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim.solver import Rows, has_mini_batches
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.varpro import committee
-from sklearn_gn.varpro.members import blockwise, hidden_features, mean_values
+from sklearn_gn.varpro.members import hidden_features, mean_values
 
 _MOST_STEPS = 100  # of one network, where max_iter is "auto"
 _MOST_STEPS_BY_EVIDENCE = 3000  # the same of committees, whose steps take milliseconds

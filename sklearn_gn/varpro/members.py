@@ -16,7 +16,7 @@ from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.layers import block_size, curvatures, forward, residuals
-from sklearn_gn.data.rows_source import part_length, row_blocks
+from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.optim.multinomial import all_classes
 
@@ -79,13 +79,6 @@ def in_units(member, before, after):
 
 
 # --- predictions ---------------------------------------------------------------------
-
-
-def blockwise(function, x, numbers=1000):
-    """A function of rows, block by block, where a row takes so many numbers."""
-    size = part_length(numbers)
-    starts = range(0, len(x), size)
-    return np.concatenate([function(x[start : start + size]) for start in starts])
 
 
 def shares(members):
@@ -156,14 +149,6 @@ def posterior_variances(member, x):
 
 
 # --- rows left out -------------------------------------------------------------------
-
-
-def left_out_errors(member, n_effective, rows):
-    """Return errors and variances, (m, k), of a regression at left-out rows."""
-    leverage = member.net.beta * posterior_variances(member, rows.x)
-    given = member.values(rows.x), leverage, rows, n_effective
-    errors, factors = laplace.left_out_errors(*given)
-    return errors, factors / member.net.beta
 
 
 def left_out_values(member, n_effective, rows):

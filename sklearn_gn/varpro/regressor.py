@@ -13,7 +13,7 @@ from sklearn_gn._typing import ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import NetworkRegressor, unchanged_on_failure
 from sklearn_gn.data.chunks import takes_only_chunks
-from sklearn_gn.data.rows_source import part_length
+from sklearn_gn.data.rows_source import blockwise, part_length
 from sklearn_gn.solvers import NETWORK_SOLVERS, Solver
 from sklearn_gn.varpro import members
 from sklearn_gn.varpro.estimator import _VarProNet
@@ -345,7 +345,7 @@ class VarProNetRegressor(NetworkRegressor, _VarProNet):
             known = partial(members.variances, net)
             size = len(scaling.y_center) * max(len(m.net.theta) for m in net)
             with backend.one_blas_thread():
-                std = np.sqrt(members.blockwise(known, x, max(1000, size)))
+                std = np.sqrt(blockwise(known, x, max(1000, size)))
             with np.errstate(over="ignore"):  # what is no float is infinite
                 return std * scaling.y_scale
         bars = self._bars()

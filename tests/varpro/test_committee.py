@@ -837,3 +837,17 @@ def test_class_weights_multiply_the_odds():
             expected = p / p.sum(axis=1, keepdims=True)
             assert_allclose(member.predict_proba(X), expected, rtol=1e-6, atol=1e-9)
         assert model.loss_ == pytest.approx(plain.loss_, rel=1e-9)
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_networks_of_classes_start_from_what_is_linear(k):
+    rng = np.random.default_rng(0)
+    X = rng.standard_t(3, (400, 5))
+    values = 2 * X @ rng.standard_normal((5, k)) - 3 * np.eye(1, k)
+    y = np.argmax(values + rng.gumbel(size=(400, k)), axis=1)
+    model = VarProNetClassifier(n_init=2, max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, y)
+    entropy = stats.entropy(np.bincount(y))
+    # From class frequencies alone an iteration leaves three fifths of it.
+    assert -np.mean(model.predict_log_proba(X)[np.arange(400), y]) < 0.55 * entropy
