@@ -35,6 +35,7 @@ from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes.evidence import SWITCHED_OFF
 from sklearn_gn.linalg.factors import factor
 
+_FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
 _NOISES = (1e-4, 0.1)  # first variances of the noise
 _SLOPE = 0.1  # first variance of the linear term
@@ -180,21 +181,25 @@ def first_kernels(x, y, count, features, steps=60):
     return side_by_side(best, kinds, steps * len(x) ** 3)
 
 
-def highest_kernel(found, x, y, count, steps=12):
-    """Return the logarithms of the kernel of highest evidence for further rows.
+def search(x, y, count, order, features, steps=12):
+    """Return the kernel of highest evidence for some of the rows, and their numbers.
 
-    It goes on from that of ``found``, results of :func:`first_kernels`, which was best
-    for their rows, and from that which is best for these.
+    The rows come in a random ``order``. The search goes on for three times as many rows
+    as it begins with, from the kernel that was best for those and from the one, of all
+    that it ended with, which is best for these.
     """
-    first = int(np.argmin([f.fun for f in found]))
-    value = [evidence_and_slope(f.x, x, y, count)[0] for f in found]
-    starts = [found[number].x for number in {first, int(np.argmin(value))}]
+    first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
+    part = x[few], y[few], count[few]
+    found = first_kernels(x[first], y[first], count[first], features)
+    if len(few) > len(first):
+        value = [evidence_and_slope(f.x, *part)[0] for f in found]
+        both = {int(np.argmin([f.fun for f in found])), int(np.argmin(value))}
 
-    def best(start):
-        return best_kernel(start, x, y, count, steps)
+        def best(number):
+            return best_kernel(found[number].x, *part, steps)
 
-    ends = side_by_side(best, starts, steps * len(x) ** 3)
-    return min(ends, key=lambda f: f.fun).x
+        found = side_by_side(best, sorted(both), steps * len(few) ** 3)
+    return Kernel.of(min(found, key=lambda f: f.fun).x), few
 
 
 def best_kernel(start, x, y, count, steps):

@@ -119,8 +119,8 @@ def gaussian_process(
     return _scaled(model, scaling, names)
 
 
-def gaussian_process_of_classes(
-    process: Any, coef: Any, scaling: Any, classes: Any, names: Any = None
+def process_of_classes(
+    net: Any, scaling: Any, classes: Any, names: Any = None
 ) -> BaseEstimator:
     """Return a pipeline that scales the features and predicts the classes.
 
@@ -131,6 +131,7 @@ def gaussian_process_of_classes(
     from sklearn.pipeline import FeatureUnion, make_pipeline
     from sklearn.preprocessing import FunctionTransformer, KernelCenterer
 
+    process, coef = net.model, net.theta
     kernel, x = process.kernel, process.x
     root_rho, (d, n_values) = np.sqrt(kernel.rho), (x.shape[1], coef.shape[1])
     # Kernel PCA subtracts the mean over its rows. Where coefficients sum to zero it

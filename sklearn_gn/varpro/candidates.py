@@ -20,8 +20,7 @@ deciding.
 import math
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax, logsumexp, softmax
+from scipy.special import logsumexp, softmax
 
 from sklearn_gn.arrays.extremes import noise_deviation
 from sklearn_gn.arrays.threads import side_by_side
@@ -34,7 +33,7 @@ from sklearn_gn.bayes import (
     stacking,
 )
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
-from sklearn_gn.bayes.gaussian_process import GaussianProcess, Kernel
+from sklearn_gn.bayes.gaussian_process import GaussianProcess
 from sklearn_gn.bayes.laplace import Summary, left_out_rows
 from sklearn_gn.bayes.layers import Layers, contrasts
 from sklearn_gn.bayes.linear_evidence import linear_model, noise_scale
@@ -51,8 +50,6 @@ from sklearn_gn.varpro.members import (
     shares,
 )
 from sklearn_gn.varpro.wide_members import left_out_part
-
-_FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 
 
 def set_fitted(estimator, run, rows, options, factors):
@@ -74,7 +71,7 @@ def set_fitted(estimator, run, rows, options, factors):
         kinds, log_p = of_kinds(small, rows, options)
         some = left_out_rows(rows)
         of_process, share = _with_process(process, log_p, some, options)
-        members = networks_first(with_shares([*kinds, of_process], share))
+        members = with_shares([*kinds, of_process], share)
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
@@ -228,20 +225,18 @@ def left_out_density(members, weight, n_effective):
 
 
 def with_shares(kinds, weights):
-    """Return all members of some kinds, which share in the weights of these."""
-    found = []
+    """Return the members of some kinds, which share in the weights of these.
+
+    Networks come first, and behind them those of the others that have a share.
+    """
+    networks, others = [], []
     for members, weight in zip(filter(None, kinds), weights, strict=True):
-        parts = zip(members, shares(members), strict=True)
-        found += [member._replace(share=part * weight) for member, part in parts]
-    return found
-
-
-def networks_first(members):
-    """Return the networks, and behind them those of the others that have a share."""
-    has_layers = [bool(getattr(m.model, "activations", ())) for m in members]
-    pairs = list(zip(members, has_layers, strict=True))
-    networks = [member for member, is_network in pairs if is_network]
-    others = [m for m, is_network in pairs if not is_network and np.any(m.share)]
+        for member, part in zip(members, shares(members), strict=True):
+            member = member._replace(share=part * weight)
+            if getattr(member.model, "activations", ()):
+                networks.append(member)
+            elif np.any(member.share):
+                others.append(member)
     return (*networks, *others)
 
 
@@ -283,19 +278,15 @@ def beside_process(members, rows, options, process):
     if process is None:
         y, center = some.y, 0.0
         if loss != "squared":
-            y = _values_of_classes(y)
+            y = contrasts(y, members[0].model.n_values)
             center = part.weight @ y
         counts = Rows(some.x, y - center, n_effective * some.weight)
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
-        first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-        features, part = Units.varying(*counts), Rows(*(a[few] for a in counts))
-        found = gaussian_process.first_kernels(*(a[first] for a in counts), features)
-        logs = min(found, key=lambda f: f.fun).x
-        if len(order) > _FIRST_ROWS:
-            logs = gaussian_process.highest_kernel(found, *part)
-        kernel, words = Kernel.of(logs), {"loss": loss, "center": center}
+        features = Units.varying(*counts)
+        kernel, few = gaussian_process.search(*counts, order, features)
+        part, words = (a[few] for a in counts), {"loss": loss, "center": center}
         process = gaussian_process.fitted(kernel, *part, **words) or ()
-        if len(order) > len(few):
+        if len(few) < len(order):
             of_part, seen = [p[few] for p in log_p], Rows(*(a[few] for a in some))
             own, share = _with_process(process, of_part, seen, options)
             if own and np.any(share[-1]):
@@ -356,11 +347,18 @@ def of_classes(small, wide, lacking, rows, options, process):
     if process:
         member, own = process_of_classes(process, some, n_effective)
         kinds, log_p = [*kinds, [member]], [*log_p, own]
-    of_wide = [member.values(some.x) for member in lacking or wide]
-    log_p = [own[:, 0] for own in log_p]
-    share, factor = shares_and_factor(log_p, of_wide, rows, n_effective)
-    wide = [one.with_output(factor) for one in wide]
-    return networks_first(with_shares([*kinds, wide], share))
+    each = np.concatenate(log_p, axis=1)
+    if wide:  # rows that one of them has not seen tell of it
+        part = left_out_rows(rows._replace(y=left_out_part(rows))).y
+        kept = np.flatnonzero(part < len(wide))
+        values = np.array([member.values(some.x) for member in lacking or wide])
+        logits, some = values[part[kept], kept], Rows(*(a[kept] for a in some))
+        given = all_classes(logits), some.y, n_effective * some.weight
+        factor, own = stacking.best_factor(*given)
+        each = np.column_stack([each[kept], own])
+        wide = [one.with_output(factor) for one in wide]
+    share = stacking.weights(each, some.weight, n_effective)
+    return with_shares([*kinds, wide], share)
 
 
 def kinds_of_classes(small, rows, options):
@@ -368,8 +366,10 @@ def kinds_of_classes(small, rows, options):
     some, k = left_out_rows(rows), rows.y.shape[1]
     n_effective, kinds, log_p = options.evidence.n_effective, [], []
     if small:
-        values = [left_out_values(member, n_effective, some) for member in small]
-        p = np.mean([np.exp(_log_p(all_classes(u), some.y)) for u in values], axis=0)
+        p = 0.0
+        for member in small:
+            logits = all_classes(left_out_values(member, n_effective, some))
+            p = p + np.exp(stacking.log_probabilities(logits, some.y)) / len(small)
         n_penalties = np.mean([member.known.n_of_penalties for member in small])
         cost = stacking.COST_OF_A_PENALTY * n_penalties
         kinds.append(list(small))
@@ -391,57 +391,22 @@ def kinds_of_classes(small, rows, options):
     return kinds, [own[:, None] for own in log_p]
 
 
-def _values_of_classes(y):
-    """Return the classes of rows, (m, k), as values of the output layer."""
-    return y if y.shape[1] > 2 else y[:, 1:] - y[:, :1]
-
-
 def process_of_classes(found, rows, n_effective):
     """Return the member of a process that was fitted to classes, and its log density.
 
     Its values are probabilities but for the noise; logits are a multiple of them. The
     factor counts as a penalty.
     """
-    values, process = _values_of_classes(rows.y) + found.errors, found.process
-    factor, log_p = best_factor(all_classes(values), rows, n_effective)
-    known = Summary({}, -float(np.average(log_p, weights=rows.weight)))
+    process, n_values = found.process, found.errors.shape[1]
+    values = contrasts(rows.y, n_values) + found.errors
+    weight = n_effective * rows.weight
+    factor, log_p = stacking.best_factor(all_classes(values), rows.y, weight)
+    known = Summary({}, -float(np.average(log_p, weights=weight)))
     given = found.theta, None, 1.0, None, math.nan, process
     member = Member(RegularisedLayers(*given), known=known).with_output(factor)
     n_penalties = 1 + process.kernel.n_determined()
     log_p -= stacking.COST_OF_A_PENALTY * n_penalties / n_effective
     return member, log_p[:, None]
-
-
-def best_factor(logits, rows, n_effective):
-    """Return the factor of logits (m, k) with the highest density, and the density."""
-    weight = n_effective * rows.weight
-
-    def loss(log_factor):
-        log_p = _log_p(math.exp(log_factor) * logits, rows.y)
-        return -float(weight @ log_p) + 2 * log_factor**2
-
-    factor = math.exp(minimize_scalar(loss).x)
-    return factor, _log_p(factor * logits, rows.y)
-
-
-def shares_and_factor(log_p, wide, rows, n_effective):
-    """Return the weights of candidates, the wide members last, and their factor."""
-    some = left_out_rows(rows)
-    if not wide:
-        return stacking.weights(np.transpose(log_p), some.weight, n_effective), 1.0
-    part = left_out_rows(rows._replace(y=left_out_part(rows))).y
-    kept = np.flatnonzero(part < len(wide))
-    seen = Rows(*(array[kept] for array in some))
-    logits = all_classes(np.array(wide)[part[kept], kept])
-    factor, own = best_factor(logits, seen, n_effective)
-    each = np.transpose([*(p[kept] for p in log_p), own])
-    return stacking.weights(each, seen.weight, n_effective), factor
-
-
-def _log_p(logits, y):
-    """Logarithm of the probability of the true class, at least 1e-12; NaN is as bad."""
-    log_p = np.sum(y * log_softmax(logits, axis=1), axis=1)
-    return np.fmax(log_p, math.log(1e-12))
 
 
 # --- the members that are shown ------------------------------------------------------

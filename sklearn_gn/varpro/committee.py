@@ -152,9 +152,8 @@ def plan(estimator, X, y, weight):
     if is_large or not affordable(n_rows, size):
         return None
     n = len(ACTIVATIONS) if n_init == "auto" else n_init
-    is_mixed = of_classes and n_init == "auto"
     small = [kinds[number % len(kinds)] for number in range(n)]
-    return small + [wide] * N_PARTS * is_mixed, n
+    return small + [wide] * N_PARTS * (of_classes and n_init == "auto"), n
 
 
 def independent_targets(y, weight):

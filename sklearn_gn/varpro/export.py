@@ -22,9 +22,8 @@ def to_sklearn(estimator):
         encoded, each = np.arange(len(classes)), []
         for member in members:
             if hasattr(member, "length_scales_"):
-                given = member._member.model, member._member.net.theta
-                words = scaling, encoded, names
-                each.append(export.gaussian_process_of_classes(*given, *words))
+                net = member._member.net
+                each.append(export.process_of_classes(net, scaling, encoded, names))
             else:
                 network = _member_network(member)
                 each.append(export.classifier(network, scaling, encoded, names))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.optimize import minimize
+from scipy.special import log_softmax
 
 from sklearn_gn.bayes import stacking
 
@@ -58,3 +59,21 @@ def test_errors_of_zero_are_better_than_any_others():
     ]
     assert np.isfinite(found).all()
     assert found[0][0] >= found[1][0] > found[2][0]
+
+
+def test_the_factor_of_logits_is_the_most_probable_one():
+    rng = np.random.default_rng(0)
+    label, weight = rng.integers(3, size=80), rng.integers(1, 4, 80)
+    y = np.eye(3)[label]
+    logits = 2 * y + 2 * rng.standard_normal((80, 3))
+
+    def loss(log_factor):
+        log_p = log_softmax(np.exp(log_factor[0]) * logits, axis=1)[range(80), label]
+        return -weight @ log_p + 2 * log_factor[0] ** 2
+
+    factor, log_p = stacking.best_factor(logits, y, weight)
+    found = np.exp(minimize(loss, [0.0], tol=1e-9).x[0])
+    assert factor == pytest.approx(found, rel=1e-5)
+    assert 0.2 < factor < 0.9  # the logits promise too much
+    given = log_softmax(factor * logits, axis=1)[range(80), label]
+    np.testing.assert_allclose(log_p, given, rtol=1e-12)

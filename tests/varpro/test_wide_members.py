@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import minimize_scalar
 from scipy.special import expit
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_gaussian_quantiles
@@ -23,7 +22,7 @@ from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.optim.multinomial import bounding_curvature
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro import candidates, committee, members, wide_members
+from sklearn_gn.varpro import committee, members, wide_members
 from tests.bayes.test_layers import problem, values_by_jax
 
 
@@ -230,35 +229,6 @@ def test_every_row_is_in_one_part_and_classes_are_in_all():
         count = np.bincount(part[label == number], minlength=4)
         assert len(count) == 4
         assert np.ptp(count) <= 1
-
-
-def test_factor_and_share_minimise_the_loss_of_left_out_rows():
-    rng = np.random.RandomState(0)
-    label = rng.randint(2, size=80)
-    rows, sign = rows_of(rng.randint(1, 4, 80), label), 2 * label - 1
-    n = 160.0
-    small = 0.6 * (sign + rng.standard_normal(80))[:, None]
-    wide = [2 * (sign + rng.standard_normal(80))[:, None] for _ in range(4)]
-    part = wide_members.left_out_part(rows)
-    p = expit(sign * small[:, 0])
-
-    def own(log_factor):
-        logit = sign * np.array(wide)[part, np.arange(80), 0]
-        return expit(np.exp(log_factor) * logit)
-
-    def loss_of_factor(log_factor):
-        return -n * rows.weight @ np.log(own(log_factor)) + 2 * log_factor**2
-
-    log_factor = minimize_scalar(loss_of_factor).x
-
-    def loss_of_share(share):
-        mixed = np.log(share * p + (1 - share) * own(log_factor))
-        return -n * rows.weight @ mixed - np.log(share * (1 - share)) / 2
-
-    best = minimize_scalar(loss_of_share, bounds=(0.01, 0.99)).x
-    share, factor = candidates.shares_and_factor([np.log(p)], wide, rows, n)
-    assert 0.1 < share[0] < 0.9
-    assert_allclose([share[0], factor], [best, np.exp(log_factor)], rtol=2e-2)
 
 
 def share_of_small_members(model):
