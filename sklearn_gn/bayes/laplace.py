@@ -298,7 +298,7 @@ def summary_of(model, net, rows, scaling, options):
         n_of_penalties = evidence.parameters_of_penalties(found.gamma, model.groups())
     return Summary(
         alpha=penalties_by_name(model, penalties),
-        loss=loss * scaling.loss_scale if loss > 0 else 0.0,
+        loss=float(loss) * float(scaling.loss_scale) if loss > 0 else 0.0,
         covariance=of_network,
         noise_ratio=ratio,
         gram=sums.gram,
@@ -306,7 +306,7 @@ def summary_of(model, net, rows, scaling, options):
         noise_std=y_scale * extremes.noise_deviation(net.beta, ratio),
         n_effective_parameters=float(np.sum(found.gamma)) + model.n_free,
         n_of_penalties=n_of_penalties,
-        log_evidence=value,
+        log_evidence=float(value),
         n_rows=n_effective,
     )
 

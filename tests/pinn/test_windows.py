@@ -112,9 +112,9 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
 def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     model, before = model_of(Problem(decay, TIME, START))
     fresh = Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
-    march = TimeMarching(0.25, 0.75, ((0.25, 1e-12, before),), (1.0,), next_stop=0.5)
+    march = TimeMarching(0.25, 0.75, ((0.25, 1e-12, before),), next_stop=0.5)
     rng = np.random.RandomState(1)
-    march, net = windows.moved_on(march, model, before, fresh, rng)
+    march, net = windows.moved_on(march, 1.0, model, before, fresh, rng)
     at = jax.jit(lambda net: network(model, net, np.array([3.0])))
     value = np.asarray(at(before))
     np.testing.assert_allclose(at(net), value, rtol=1e-10)
@@ -124,32 +124,26 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
 
 
 @pytest.mark.parametrize(
-    ("march", "fresh", "then"),
+    ("march", "falls", "fresh", "then"),
     [
-        (TimeMarching(falls=(1e-2,) * 11), 1e-2, None),
-        (TimeMarching(falls=(1e-2,) * 12), 1e-2, 0.5),
-        (
-            TimeMarching(falls=(1e-11,) * 12),
-            1e-11,
-            None,
-        ),  # solved well: the network grows
-        (TimeMarching(0.25, 0.5, falls=(1e-2,) * 12), 1e-2, 0.375),
-        (TimeMarching(0.25, 0.5, falls=(1e-13,)), 1e-13, 1.0),  # quickly: twice as long
-        (TimeMarching(0.25, 0.5, falls=(1e-9,) * 17 + (1e-13,)), 1e-13, 0.75),
-        (TimeMarching(0.5, 1.0, falls=(1e-11,) * 12), 1e-11, "end"),
-        (TimeMarching(0.5, 1.0, falls=(1e-11,) * 12), 2e-12, None),  # it falls
-        (
-            TimeMarching(0.5, 1.0, falls=(1e-11,) * 3),
-            1e-12,
-            "end",
-        ),  # as far as asked for
-        (TimeMarching(0.5, 1.0, falls=(1e-8,) * 11), 1e-8, None),
-        (TimeMarching(0.5, 1.0, falls=(1e-8,) * 12, unit=1e3), 1e-8, "end"),
-        (TimeMarching(0.5, 0.5 + 2**-16, falls=(1e-2,) * 12), 1e-2, 0.5 + 2**-15),
+        (TimeMarching(), (1e-2,) * 11, 1e-2, None),
+        (TimeMarching(), (1e-2,) * 12, 1e-2, 0.5),
+        (TimeMarching(), (1e-11,) * 12, 1e-11, None),  # solved well: the network grows
+        (TimeMarching(0.25, 0.5), (1e-2,) * 12, 1e-2, 0.375),
+        (TimeMarching(0.25, 0.5), (1e-13,), 1e-13, 1.0),  # quickly: twice as long
+        (TimeMarching(0.25, 0.5), (1e-9,) * 17 + (1e-13,), 1e-13, 0.75),
+        (TimeMarching(0.5, 1.0), (1e-11,) * 12, 1e-11, "end"),
+        (TimeMarching(0.5, 1.0), (1e-11,) * 12, 2e-12, None),  # it falls
+        (TimeMarching(0.5, 1.0), (1e-11,) * 3, 1e-12, "end"),  # as far as asked for
+        (TimeMarching(0.5, 1.0), (1e-8,) * 11, 1e-8, None),
+        (TimeMarching(0.5, 1.0, unit=1e3), (1e-8,) * 12, 1e-8, "end"),
+        (TimeMarching(0.5, 0.5 + 2**-16), (1e-2,) * 12, 1e-2, 0.5 + 2**-15),
     ],
 )
-def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(march, fresh, then):
-    found = windows.observed(march, fresh, 1.0, 1e-12, True)
+def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
+    march, falls, fresh, then
+):
+    found = windows.observed(march, (*falls, fresh), 1.0, 1e-12, True)
     assert found.ended == (then == "end")
     assert found.next_stop == (None if then == "end" else then)
 
