@@ -26,6 +26,7 @@ Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ from sklearn_gn.linalg.factors import factor
 
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
-_NOISES = (1e-4, 0.1)  # first variances of the noise
+NOISES = (1e-4, 0.1)  # first variances of the noise
 _SLOPE = 0.1  # first variance of the linear term
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
@@ -146,13 +147,12 @@ def fitted(kernel, x, y, count, **words):
     )
 
 
-def first_kernels(x, y, count, features, steps=60):
-    """Return results of searches for the kernel of highest evidence for few rows.
+def first_kernel(x, y, count, features, noises=NOISES, steps=60):
+    """Return the result of a search for the kernel of highest evidence for few rows.
 
     Only ``features``, numbers of some, have a part in distances. All of them have one
     of some lengths at first, or each the one at which it explains most alone: where one
-    of many oscillates, all short lengths together tell nothing. Equal lengths are tried
-    with little noise and with much: few rows do not tell a rough function from noise.
+    of many oscillates, all short lengths together tell nothing.
     """
     features = list(features)
     of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
@@ -161,52 +161,42 @@ def first_kernels(x, y, count, features, steps=60):
     for j in features:
         for i, rho in enumerate(np.exp(of_lengths)):
             alone = Kernel(rho, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
-            root = factor(alone + linear, _NOISES[-1] / count, overwrite=True)
+            root = factor(alone + linear, NOISES[-1] / count, overwrite=True)
             square = max(np.sum(root.solve(y) * y), _TINY)
             value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
         own.append(of_lengths[np.argmin(value)])
 
-    def best(starts):
-        """Return the best kernel from the best of some starts."""
-        found = []
-        for lengths, noise in starts:
+    def best(lengths):
+        """Return the best kernel from the best start with these lengths."""
+        starts = []
+        for logs, noise in product(lengths, noises):
             rho = np.full(x.shape[1], -np.inf)
-            rho[features] = lengths
-            found.append(np.append(rho, np.log([_SLOPE, noise])))
-        value = [evidence_and_slope(start, x, y, count)[0] for start in found]
-        return best_kernel(found[int(np.argmin(value))], x, y, count, steps)
+            rho[features] = logs
+            starts.append(np.append(rho, np.log([_SLOPE, noise])))
+        value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
+        return best_kernel(starts[int(np.argmin(value))], x, y, count, steps, tol=1e-4)
 
-    kinds = [[(lengths, noise) for lengths in of_lengths] for noise in _NOISES]
-    kinds.append([(own, noise) for noise in _NOISES])
-    return side_by_side(best, kinds, steps * len(x) ** 3)
+    found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
+    return min(found, key=lambda f: f.fun)
 
 
-def search(x, y, count, order, features, steps=12):
+def search(x, y, count, order, features, noises=NOISES):
     """Return the kernel of highest evidence for some of the rows, and their numbers.
 
-    The rows come in a random ``order``. The search goes on for three times as many rows
-    as it begins with, from the kernel that was best for those and from the one, of all
-    that it ended with, which is best for these.
+    The rows come in a random ``order``. The search ends with three times as many rows
+    as it begins with; ``noises`` are first variances.
     """
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
+    found = first_kernel(x[first], y[first], count[first], features, noises)
     part = x[few], y[few], count[few]
-    found = first_kernels(x[first], y[first], count[first], features)
-    if len(few) > len(first):
-        value = [evidence_and_slope(f.x, *part)[0] for f in found]
-        both = {int(np.argmin([f.fun for f in found])), int(np.argmin(value))}
-
-        def best(number):
-            return best_kernel(found[number].x, *part, steps)
-
-        found = side_by_side(best, sorted(both), steps * len(few) ** 3)
-    return Kernel.of(min(found, key=lambda f: f.fun).x), few
+    return Kernel.of(best_kernel(found.x, *part, steps=12, tol=1e-5).x), few
 
 
-def best_kernel(start, x, y, count, steps):
+def best_kernel(start, x, y, count, steps, tol):
     """Return the result of a search from a kernel with the logarithms x."""
     bounds = [(-20.0, 12.0)] * x.shape[1] + [(-16.0, 12.0), (_LEAST_LOG_NOISE, 12.0)]
     start = np.clip(start, *np.transpose(bounds))
-    given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": 1e-5}}
+    given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": tol}}
     data = x, y, count
     return minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
 

@@ -276,14 +276,15 @@ def beside_process(members, rows, options, process):
     of_each = of_kinds if loss == "squared" else kinds_of_classes
     kinds, log_p = of_each(with_summaries(members, part, options), rows, options)
     if process is None:
-        y, center = some.y, 0.0
-        if loss != "squared":
+        y, center, noises = some.y, 0.0, gaussian_process.NOISES
+        if loss != "squared":  # whose classes overlap
+            noises = noises[-1:]
             y = contrasts(y, members[0].model.n_values)
             center = part.weight @ y
         counts = Rows(some.x, y - center, n_effective * some.weight)
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
         features = Units.varying(*counts)
-        kernel, few = gaussian_process.search(*counts, order, features)
+        kernel, few = gaussian_process.search(*counts, order, features, noises)
         part, words = (a[few] for a in counts), {"loss": loss, "center": center}
         process = gaussian_process.fitted(kernel, *part, **words) or ()
         if len(few) < len(order):
