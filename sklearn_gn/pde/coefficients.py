@@ -1,7 +1,5 @@
 """Coefficients of an equation: numbers, pieces, and unknowns that are to be found."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -129,16 +127,6 @@ def piece_numbers(domains: tuple, X: Any) -> Any:
     for k, domain in reversed(list(enumerate(domains))):
         found = xp.where(domain.contains(X[:, : domain.dim]), k, found)
     return found
-
-
-@contextmanager
-def holding(variable: ContextVar, value: Any) -> Iterator[Any]:
-    """Give a variable a value while the context is open."""
-    token = variable.set(value)
-    try:
-        yield value
-    finally:
-        variable.reset(token)
 
 
 def frozen_coefficient(name, value):

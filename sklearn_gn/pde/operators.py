@@ -11,8 +11,8 @@ there and nowhere else.
 """
 
 import operator
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
@@ -24,13 +24,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sklearn_gn.pde.coefficients import holding, present
+from sklearn_gn.pde.coefficients import present
 from sklearn_gn.pde.local_functions import UNROLLED, LocalFunction, combined
 
 _AXES_AT_ONCE = 64  # directions differentiated in one batch: bounds the memory
 # Collects fields that are differentiated, the axes, and whether by a divergence.
 differentiated: ContextVar[list | None] = ContextVar("differentiated", default=None)
 _jump: ContextVar[Any] = ContextVar("jump", default=None)
+
+
+@contextmanager
+def holding(variable: ContextVar, value: Any) -> Iterator[Any]:
+    """Give a variable a value while the context is open."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
 
 
 @dataclass(eq=False, repr=False)

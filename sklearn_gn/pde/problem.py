@@ -20,7 +20,6 @@ from sklearn_gn.pde.coefficients import (
     Unknown,
     called,
     frozen_coefficient,
-    holding,
     present,
 )
 from sklearn_gn.pde.conditions import BaseCondition, Points
@@ -28,7 +27,7 @@ from sklearn_gn.pde.domains import Domain, set_fields, unique
 from sklearn_gn.pde.given_values import PARTS, exact_at, is_reference
 from sklearn_gn.pde.jumps import planes
 from sklearn_gn.pde.local_functions import LocalFunction
-from sklearn_gn.pde.operators import Field
+from sklearn_gn.pde.operators import Field, holding
 from sklearn_gn.pde.regions import RegionalResidual, Regions, interface_of, regions_of
 from sklearn_gn.pde.residual_classes import (
     Interior,

@@ -19,7 +19,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sklearn_gn.pde.coefficients import holding
 from sklearn_gn.pde.domains import AT_ONCE
 from sklearn_gn.pde.local_functions import (
     HIGHEST,
@@ -30,7 +29,7 @@ from sklearn_gn.pde.local_functions import (
     points_of_row,
     wave_at,
 )
-from sklearn_gn.pde.operators import Field, derivative_along, differentiated
+from sklearn_gn.pde.operators import Field, derivative_along, differentiated, holding
 
 _PAIRS = 2**12  # of a point and a wave, looked at together
 

@@ -26,12 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays.libraries import namespace
-from sklearn_gn.pde.coefficients import Piecewise, holding, piece_numbers, present
+from sklearn_gn.pde.coefficients import Piecewise, piece_numbers, present
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import NUDGE, Domain, draw, join, measured, product, select
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS, PLACE
 from sklearn_gn.pde.local_functions import HIGHEST, UNROLLED
-from sklearn_gn.pde.operators import jump_of
+from sklearn_gn.pde.operators import holding, jump_of
 from sklearn_gn.pde.reading import (
     PlaneWaves,
     derivatives,

@@ -278,8 +278,7 @@ def beside_process(members, rows, options, process):
     if process is None:
         y, center, noises = some.y, 0.0, gaussian_process.NOISES
         if loss != "squared":  # whose classes overlap
-            noises = noises[-1:]
-            y = contrasts(y, members[0].model.n_values)
+            y, noises = contrasts(y, members[0].model.n_values), noises[-1:]
             center = part.weight @ y
         counts = Rows(some.x, y - center, n_effective * some.weight)
         order = np.random.RandomState(options.seed).permutation(len(counts.x))
