@@ -527,19 +527,16 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         first = not hasattr(self, "coef_")
         X, y = self._check_data(X, y, reset=first)
         weight = check_sample_weight(sample_weight, X)
+        new = None if classes is None else np.unique(classes)
         if first:
-            if classes is None:
+            if new is None:
                 raise ValueError("classes must be given to the first partial_fit.")
-            self.classes_ = np.unique(classes)
-            if len(self.classes_) < 2:
-                raise ValueError(
-                    f"classes must hold at least two, got {self.classes_.tolist()}."
-                )
-        elif classes is not None and not np.array_equal(
-            np.unique(classes), self.classes_
-        ):
+            self.classes_ = new
+            if len(new) < 2:
+                raise ValueError(f"classes must hold at least two, got {new.tolist()}.")
+        elif new is not None and not np.array_equal(new, self.classes_):
             raise ValueError(
-                f"classes={np.unique(classes).tolist()} differ from the classes "
+                f"classes={new.tolist()} differ from the classes "
                 f"of the first call, {self.classes_.tolist()}."
             )
         solver = self._solver_object()
@@ -555,9 +552,8 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
             net, self._carried = one_epoch(task, net, carried)
         for name in ("alpha_path_", "convergence_log_", "converged_", "stop_reason_"):
             vars(self).pop(name, None)  # not of this head
-        vars(self).update(
-            problem.fitted_attributes(self, net, task, task.options.alpha)
-        )
+        found = problem.fitted_attributes(self, net, task, task.options.alpha)
+        vars(self).update(found)
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         return self
 
