@@ -1,28 +1,32 @@
 r"""The limit of infinitely many neurons: a Gaussian process, fitted by the evidence.
 
 A network with normal priors on its weights tends to a Gaussian process as its layer
-grows (Neal, "Bayesian Learning for Neural Networks", 1996). With a linear term, one
-length scale for each feature, and noise, the covariance of the targets is v C with
+grows (Neal, "Bayesian Learning for Neural Networks", 1996). With functions of single
+features, as in additive models, a linear term, one length scale for each feature, and
+noise, the covariance of the targets is v C with
 
 .. math::
-    C = e^{-\frac12 \sum_j \rho_j (x_j - x'_j)^2} + \lambda (1 + x^T x') + \sigma / c,
+    C = \prod_j k_j + \mu \sum_j k_j + \lambda (1 + x^T x') + \sigma / c, \qquad
+    k_j = e^{-\rho_j (x_j - x'_j)^2 / 2},
 
-where c is the number of observations that a row stands for. The scale v has the closed
-form :math:`y^T C^{-1} y / N` of highest evidence; all other parameters are found by
-L-BFGS on their logarithms, from the best of several starting values: networks that
-start from smooth functions do not find oscillations, and their evidence has a maximum
-for each. Inverse lengths :math:`\rho_j^{1/2}` have the prior density :math:`(1 +
-\rho_j / \rho_0)^{-1/2}`, which prefers no scale, but lengths beyond the range of the
+where c is the number of observations that a row stands for (Duvenaud, Nickisch and
+Rasmussen, "Additive Gaussian Processes", 2011, whose first and last orders these are: a
+product alone learns a sum of many functions from very many rows only). The scale v has
+the closed form :math:`y^T C^{-1} y / N` of highest evidence; all other parameters are
+found by L-BFGS on their logarithms, from the best of several starting values: networks
+that start from smooth functions do not find oscillations, and their evidence has a
+maximum for each. Inverse lengths :math:`\rho_j^{1/2}` have the prior density :math:`(1
++ \rho_j / \rho_0)^{-1/2}`, which prefers no scale, but lengths beyond the range of the
 rows to all others: many useless features would else fit the noise. The derivatives of
 the log evidence are sums over one matrix,
 
 .. math::
     W = \sum_t \alpha_t \alpha_t^T / v - k C^{-1}, \qquad \alpha_t = C^{-1} y_t,
 
-so that all length scales together cost one product with the features. The error at row
-i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its variance
-:math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for Machine
-Learning", 2006, section 5.4.2); of several equal rows, one is left out.
+so that all length scales of the product together cost one product with the features.
+The error at row i that is left out is :math:`\alpha_i / (C^{-1})_{ii}`, and its
+variance :math:`v / (C^{-1})_{ii}` (Rasmussen and Williams, "Gaussian Processes for
+Machine Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
@@ -31,6 +35,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.spatial.distance import pdist, squareform
 
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes.evidence import SWITCHED_OFF
@@ -39,7 +44,8 @@ from sklearn_gn.linalg.factors import factor
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
 NOISES = (1e-4, 0.1)  # first variances of the noise
-_SLOPE = 0.1  # first variance of the linear term
+_ADDITIVE, _SLOPE = 0.1, 0.1  # first variances of a single feature and a linear term
+_ROWS_OF_A_SINGLE = 10  # whose factorisation takes as long as the part of a feature
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
 
@@ -48,21 +54,26 @@ class Kernel(NamedTuple):
     """Parameters of C; see the module."""
 
     rho: np.ndarray  # (d,)
+    additive: float  # mu
     slope: float
     noise: float
+    singles: tuple = ()  # numbers of the features that have functions of their own
 
     @classmethod
-    def of(cls, logs):
-        """The kernel with logarithms of rho, slope and noise, (d + 2,)."""
-        *rho, slope, noise = np.exp(logs)
-        return cls(np.array(rho), float(slope), float(noise))
+    def of(cls, logs, singles=()):
+        """The kernel with logarithms of rho, mu, slope and noise, (d + 3,)."""
+        *rho, additive, slope, noise = np.exp(logs)
+        variances = float(additive), float(slope), float(noise)
+        return cls(np.array(rho), *variances, singles)
 
     def n_determined(self):
         """Return how many parameters the rows have chosen.
 
         A length scale beyond the range of the rows does not count.
         """
-        return 2 + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
+        return (
+            2 + bool(self.singles) + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
+        )
 
     def smooth(self, x, z):
         """Return the part that decays with the distance, (m, n)."""
@@ -77,7 +88,17 @@ class Kernel(NamedTuple):
 
     def between(self, x, z):
         """Return the covariances of the values at rows, over v, (m, n)."""
-        return self.smooth(x, z) + self.slope * (1 + x @ z.T)
+        found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
+        for j in self.singles:
+            squares = np.subtract.outer(x[:, j], z[:, j]) ** 2
+            squares *= -self.rho[j] / 2
+            found += self.additive * np.exp(squares, out=squares)
+        return found
+
+    def prior(self, x):
+        """Return the variances of the values at rows, over v, before the fit, (m,)."""
+        slope = self.slope * (1 + np.sum(x**2, axis=1))
+        return 1 + self.additive * len(self.singles) + slope
 
 
 class GaussianProcess(NamedTuple):
@@ -102,8 +123,7 @@ class GaussianProcess(NamedTuple):
     def variances(self, root, x):
         """Return the variances of the values at rows, (m, 1)."""
         known = root.variances(self.kernel.between(self.x, x))
-        prior = 1 + self.kernel.slope * (1 + np.sum(x**2, axis=1))
-        return self.scale * np.maximum(prior - known, 0)[:, None]
+        return self.scale * np.maximum(self.kernel.prior(x) - known, 0)[:, None]
 
 
 class FittedProcess(NamedTuple):
@@ -152,19 +172,24 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
 
     Only ``features``, numbers of some, have a part in distances. All of them have one
     of some lengths at first, or each the one at which it explains most alone: where one
-    of many oscillates, all short lengths together tell nothing.
+    of many oscillates, all short lengths together tell nothing. Those that explain most
+    alone may have functions of their own; a single one has this function already.
     """
     features = list(features)
     of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
     linear = _SLOPE * (1 + x @ x.T)
-    own, value = [], np.zeros(len(of_lengths))
+    own, lowest, value = [], [], np.zeros(len(of_lengths))
     for j in features:
         for i, rho in enumerate(np.exp(of_lengths)):
-            alone = Kernel(rho, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
+            alone = Kernel(rho, 0.0, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
             root = factor(alone + linear, NOISES[-1] / count, overwrite=True)
             square = max(np.sum(root.solve(y) * y), _TINY)
             value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
         own.append(of_lengths[np.argmin(value)])
+        lowest.append(np.min(value))
+    most = len(x) // _ROWS_OF_A_SINGLE if len(features) > 1 else 0
+    order = np.argsort(lowest, kind="stable")
+    singles = tuple(sorted(features[i] for i in order[:most]))
 
     def best(lengths):
         """Return the best kernel from the best start with these lengths."""
@@ -172,9 +197,11 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
         for logs, noise in product(lengths, noises):
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = logs
-            starts.append(np.append(rho, np.log([_SLOPE, noise])))
-        value = [evidence_and_slope(start, x, y, count)[0] for start in starts]
-        return best_kernel(starts[int(np.argmin(value))], x, y, count, steps, tol=1e-4)
+            for additive, some in ((_TINY, ()), (_ADDITIVE, singles)):
+                start = np.append(rho, np.log([additive, _SLOPE, noise]))
+                starts.append((start, x, y, count, some))
+        value = [evidence_and_slope(*start)[0] for start in starts]
+        return best_kernel(*starts[int(np.argmin(value))], steps, tol=1e-4)
 
     found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
     return min(found, key=lambda f: f.fun)
@@ -189,26 +216,37 @@ def search(x, y, count, order, features, noises=NOISES):
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
     found = first_kernel(x[first], y[first], count[first], features, noises)
     part = x[few], y[few], count[few]
-    return Kernel.of(best_kernel(found.x, *part, steps=12, tol=1e-5).x), few
+    found = best_kernel(found.x, *part, found.singles, steps=12, tol=1e-5)
+    return Kernel.of(found.x, found.singles), few
 
 
-def best_kernel(start, x, y, count, steps, tol):
-    """Return the result of a search from a kernel with the logarithms x."""
-    bounds = [(-20.0, 12.0)] * x.shape[1] + [(-16.0, 12.0), (_LEAST_LOG_NOISE, 12.0)]
+def best_kernel(start, x, y, count, singles, steps, tol):
+    """Return the result of a search from a kernel, given by logarithms and singles."""
+    least = [-20.0] * x.shape[1] + [-16.0, -16.0, _LEAST_LOG_NOISE]
+    bounds = [(log, 12.0) for log in least]
     start = np.clip(start, *np.transpose(bounds))
     given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": tol}}
-    data = x, y, count
-    return minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
+    data = x, y, count, singles
+    found = minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
+    found.singles = singles
+    return found
 
 
-def evidence_and_slope(logs, x, y, count):
+def evidence_and_slope(logs, x, y, count, singles=()):
     """Return minus the log density per row and its derivatives in the logarithms.
 
     It is the density of the targets, and of the length scales by their prior.
     """
-    kernel, (n, k) = Kernel.of(logs), y.shape
+    kernel, (n, k) = Kernel.of(logs, singles), y.shape
     smooth = kernel.smooth(x, x)
     c = smooth + kernel.slope * (1 + x @ x.T)
+    squares = [pdist(x[:, [j]], "sqeuclidean") for j in singles]
+    parts = [
+        np.exp(s * (-kernel.rho[j] / 2)) for j, s in zip(singles, squares, strict=True)
+    ]
+    if parts:
+        c += kernel.additive * squareform(np.sum(parts, axis=0))
+        c[np.diag_indices(n)] += kernel.additive * len(parts)
     found = factor(c, kernel.noise / count, overwrite=True)
     if not np.isfinite(found.root[-1, -1]):
         return math.inf, np.zeros_like(logs)
@@ -220,11 +258,17 @@ def evidence_and_slope(logs, x, y, count):
     w *= -k
     w += (a / v) @ a.T
     diagonal = np.einsum("ii->i", w) / count
+    pairs = 2 * kernel.additive * w[np.triu_indices(n, 1)] if parts else 0.0
+    of_additive = kernel.additive * len(parts) * np.trace(w)
+    of_additive += sum(pairs @ part for part in parts)
     ones, wx = np.sum(w), w @ x
     of_slope = kernel.slope * (ones + np.sum(x * wx))
     w *= smooth
     row = np.sum(w, axis=1)
     of_rho = -kernel.rho * (row @ x**2 - np.sum(x * (w @ x), axis=0))
     of_rho -= kernel.rho / (kernel.rho + SWITCHED_OFF)
-    slope = np.concatenate([of_rho, [of_slope, kernel.noise * np.sum(diagonal)]])
+    for j, part, square in zip(singles, parts, squares, strict=True):
+        of_rho[j] -= kernel.rho[j] / 2 * ((pairs * part) @ square)
+    of_noise = kernel.noise * np.sum(diagonal)
+    slope = np.concatenate([of_rho, [of_additive, of_slope, of_noise]])
     return value / (2 * n), -slope / (2 * n)

@@ -107,6 +107,10 @@ def gaussian_process(
     kernel, scale = process.kernel, process.scale
     slope = ConstantKernel(scale * kernel.slope) * DotProduct(1.0)
     smooth = ConstantKernel(scale) * RBF(1 / np.sqrt(kernel.rho))
+    for j in kernel.singles:
+        length = np.full(len(kernel.rho), np.inf)  # of features that do not count
+        length[j] = 1 / np.sqrt(kernel.rho[j])
+        smooth = smooth + ConstantKernel(scale * kernel.additive) * RBF(length)
     noise = scale * kernel.noise / process.counts
     model = GaussianProcessRegressor(smooth + slope, alpha=noise, optimizer=None)
     model.kernel_ = model.kernel
@@ -133,27 +137,33 @@ def process_of_classes(
 
     process, coef = net.model, net.theta
     kernel, x = process.kernel, process.x
-    root_rho, (d, n_values) = np.sqrt(kernel.rho), (x.shape[1], coef.shape[1])
+    d, n_values = x.shape[1], coef.shape[1]
     # Kernel PCA subtracts the mean over its rows. Where coefficients sum to zero it
     # does not count, so a row beyond all others takes up their sum.
-    far = np.max(np.abs(x * root_rho)) + np.full(d, 1e3)
     coef_of_rows = np.vstack([coef, -np.sum(coef, axis=0)])
-    pca = KernelPCA(n_values, kernel="rbf", gamma=0.5)
-    pca.X_fit_, pca.gamma_ = np.vstack([x * root_rho, far]), 0.5
-    pca.eigenvalues_, pca.eigenvectors_ = np.ones(n_values), coef_of_rows
-    pca._centerer = KernelCenterer()
-    pca._centerer.K_fit_rows_ = np.zeros(len(coef_of_rows))
-    pca._centerer.K_fit_all_ = 0.0
-    pca._centerer.n_features_in_ = len(coef_of_rows)
-    pca.n_features_in_ = d
-    smooth = make_pipeline(_scaler(np.zeros(d), 1 / root_rho), pca)
-    parts = FeatureUnion([("smooth", smooth), ("linear", FunctionTransformer())])
-    slopes = kernel.slope * coef.T @ x
+
+    def smooth(root_rho):
+        """Return the part of the logits that decays with the distance."""
+        far = np.max(np.abs(x * root_rho)) + np.full(d, 1e3)
+        pca = KernelPCA(n_values, kernel="rbf", gamma=0.5)
+        pca.X_fit_, pca.gamma_ = np.vstack([x * root_rho, far]), 0.5
+        pca.eigenvalues_, pca.eigenvectors_ = np.ones(n_values), coef_of_rows
+        pca._centerer = KernelCenterer()
+        pca._centerer.K_fit_rows_ = np.zeros(len(coef_of_rows))
+        pca._centerer.K_fit_all_ = 0.0
+        pca._centerer.n_features_in_ = len(coef_of_rows)
+        pca.n_features_in_ = d
+        with np.errstate(divide="ignore"):
+            return make_pipeline(_scaler(np.zeros(d), 1 / root_rho), pca)
+
+    singles, root_rho = kernel.singles, np.sqrt(kernel.rho)
+    parts = [("smooth", smooth(root_rho)), ("linear", FunctionTransformer())]
+    parts += [(f"single{j}", smooth(root_rho * (np.arange(d) == j))) for j in singles]
+    weights = np.eye(n_values), kernel.slope * coef.T @ x
+    weights += (kernel.additive * np.eye(n_values),) * len(singles)
     constant = kernel.slope * np.sum(coef, axis=0) + process.center
-    model = logistic_regression(
-        np.hstack([np.eye(n_values), slopes]), constant, classes, True, None
-    )
-    return _scaled(make_pipeline(parts, model), scaling, names)
+    model = logistic_regression(np.hstack(weights), constant, classes, True, None)
+    return _scaled(make_pipeline(FeatureUnion(parts), model), scaling, names)
 
 
 def _filled(cls, network, out_activation):

@@ -18,13 +18,16 @@ def problem(n=40, k=1):
     return x, y, rng.integers(1, 4, n).astype(float)
 
 
-KERNEL = Kernel(np.array([0.5, 0.1]), 0.2, 0.03)
+KERNEL = Kernel(np.array([0.5, 0.1]), 0.4, 0.2, 0.03, (0, 1))
 
 
 def peer(found, x, y, count):
     """The process of scikit-learn with the same kernel."""
     v, kernel = found.process.scale, found.process.kernel
-    smooth = ConstantKernel(v) * RBF(1 / np.sqrt(kernel.rho))
+    lengths = 1 / np.sqrt(kernel.rho)
+    smooth = ConstantKernel(v) * RBF(lengths)
+    for own in np.where(np.eye(len(lengths)), lengths, np.inf)[list(kernel.singles)]:
+        smooth = smooth + ConstantKernel(v * kernel.additive) * RBF(own)
     slope = ConstantKernel(v * kernel.slope) * DotProduct(1.0)
     noise = v * kernel.noise / count
     other = GaussianProcessRegressor(smooth + slope, alpha=noise, optimizer=None)
@@ -67,15 +70,16 @@ def test_a_row_that_stands_for_several_is_left_out_once():
         assert_allclose(found.variances[[i]], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("singles", [(), (0, 1), (1,)])
 @pytest.mark.parametrize("k", [1, 3])
-def test_derivatives_of_the_evidence(k):
+def test_derivatives_of_the_evidence(k, singles):
     x, y, count = problem(k=k)
-    logs = np.log([0.5, 0.1, 0.2, 0.03])
+    logs = np.log([0.5, 0.1, 0.4, 0.2, 0.03])
 
     def value(logs):
-        return gaussian_process.evidence_and_slope(logs, x, y, count)[0]
+        return gaussian_process.evidence_and_slope(logs, x, y, count, singles)[0]
 
-    _, slope = gaussian_process.evidence_and_slope(logs, x, y, count)
+    _, slope = gaussian_process.evidence_and_slope(logs, x, y, count, singles)
     assert_allclose(slope, approx_fprime(logs, value, 1e-6), rtol=1e-4, atol=1e-6)
 
 

@@ -4,8 +4,11 @@ import copy
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import SplineTransformer
 
 from sklearn_gn import VarProNetRegressor
 from sklearn_gn.callbacks import Checkpoint
@@ -152,6 +155,22 @@ def test_an_oscillation_is_found_among_other_features(n_useless):
     y = truth[:400] + 0.2 * rng.standard_normal(400)
     model = VarProNetRegressor(random_state=0).fit(X[:400], y)
     assert model.score(X[400:], truth[400:]) > 0.99
+
+
+@pytest.mark.parametrize("law", [lambda x: np.sin(4 * x), lambda x: 2.0 * (x > 0.2)])
+def test_a_sum_of_functions_of_single_features_is_found(law):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (1500, 8))
+    truth = np.sum(law(X), axis=1)
+    y = truth[:500] + 0.2 * rng.standard_normal(500)
+    model = VarProNetRegressor(random_state=0).fit(X[:500], y)
+    # A network that is told the form: splines of each feature, by least squares.
+    splines = SplineTransformer(8, extrapolation="linear")
+    told = make_pipeline(splines, RidgeCV(np.logspace(-4, 2, 7))).fit(X[:500], y)
+    expected = told.score(X[500:], truth[500:])
+    assert model.score(X[500:], truth[500:]) > expected - 0.01
+    exported = model.to_sklearn().predict(X)
+    assert_allclose(exported, model.predict(X), rtol=1e-6, atol=1e-8)
 
 
 def test_useless_features_do_not_let_the_process_fit_the_noise():

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import expit
 from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import SplineTransformer
 from sklearn.svm import SVC
 
 from sklearn_gn import VarProNetClassifier
@@ -69,3 +73,20 @@ def test_weights_of_rows_are_repetitions_for_a_process():
     repeated = VarProNetClassifier(random_state=0).fit(X_all, y_all)
     assert shares(weighted)[0] > 0.1
     assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), atol=1e-8)
+
+
+def test_odds_that_are_a_sum_of_functions_of_single_features():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (2600, 6))
+    odds = 1.5 * np.sum(np.sin(5 * X), axis=1)
+    y = (rng.uniform(size=len(X)) < expit(odds)).astype(int)
+    model = VarProNetClassifier(random_state=0).fit(X[:600], y[:600])
+    splines = SplineTransformer(8, extrapolation="linear")
+    told = make_pipeline(splines, LogisticRegression(max_iter=1000))
+    told.fit(X[:600], y[:600])
+    loss, expected = (
+        log_loss(y[600:], one.predict_proba(X[600:])) for one in (model, told)
+    )
+    assert loss < expected + 0.02
+    exported = model.to_sklearn().predict_proba(X)
+    assert_allclose(exported, model.predict_proba(X), rtol=1e-6, atol=1e-9)
