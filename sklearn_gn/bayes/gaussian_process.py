@@ -101,6 +101,23 @@ class Kernel(NamedTuple):
         return 1 + self.additive * len(self.singles) + slope
 
 
+class Singles(NamedTuple):
+    """Features that have functions of their own, with what a search needs of them."""
+
+    features: tuple  # their numbers
+    squares: np.ndarray  # (s, n (n - 1) / 2)  distances of pairs of rows
+    parts: np.ndarray  # as many; the memory of all evaluations
+
+    @classmethod
+    def of(cls, x, features):
+        """The squared distances of all pairs of some rows."""
+        pairs = len(x) * (len(x) - 1) // 2
+        squares = np.empty((len(features), pairs))
+        for j, own in zip(features, squares, strict=True):
+            own[:] = pdist(x[:, [j]], "sqeuclidean")
+        return cls(features, squares, np.empty_like(squares))
+
+
 class GaussianProcess(NamedTuple):
     """A fitted process, in the units of the fit."""
 
@@ -193,13 +210,14 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
 
     def best(lengths):
         """Return the best kernel from the best start with these lengths."""
-        starts = []
-        for logs, noise in product(lengths, noises):
+        starts, kinds = [], [(_TINY, Singles.of(x, ()))]
+        if singles:
+            kinds.append((_ADDITIVE, Singles.of(x, singles)))
+        for logs, noise, (additive, some) in product(lengths, noises, kinds):
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = logs
-            for additive, some in ((_TINY, ()), (_ADDITIVE, singles)):
-                start = np.append(rho, np.log([additive, _SLOPE, noise]))
-                starts.append((start, x, y, count, some))
+            start = np.append(rho, np.log([additive, _SLOPE, noise]))
+            starts.append((start, x, y, count, some))
         value = [evidence_and_slope(*start)[0] for start in starts]
         return best_kernel(*starts[int(np.argmin(value))], steps, tol=1e-4)
 
@@ -216,7 +234,8 @@ def search(x, y, count, order, features, noises=NOISES):
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
     found = first_kernel(x[first], y[first], count[first], features, noises)
     part = x[few], y[few], count[few]
-    found = best_kernel(found.x, *part, found.singles, steps=12, tol=1e-5)
+    singles = Singles.of(x[few], found.singles)
+    found = best_kernel(found.x, *part, singles, steps=12, tol=1e-5)
     return Kernel.of(found.x, found.singles), few
 
 
@@ -228,25 +247,23 @@ def best_kernel(start, x, y, count, singles, steps, tol):
     given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": tol}}
     data = x, y, count, singles
     found = minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
-    found.singles = singles
+    found.singles = singles.features
     return found
 
 
-def evidence_and_slope(logs, x, y, count, singles=()):
+def evidence_and_slope(logs, x, y, count, singles):
     """Return minus the log density per row and its derivatives in the logarithms.
 
     It is the density of the targets, and of the length scales by their prior.
     """
-    kernel, (n, k) = Kernel.of(logs, singles), y.shape
+    kernel, (n, k) = Kernel.of(logs, singles.features), y.shape
     smooth = kernel.smooth(x, x)
     c = smooth + kernel.slope * (1 + x @ x.T)
-    squares = [pdist(x[:, [j]], "sqeuclidean") for j in singles]
-    parts = [
-        np.exp(s * (-kernel.rho[j] / 2)) for j, s in zip(singles, squares, strict=True)
-    ]
-    if parts:
-        c += kernel.additive * squareform(np.sum(parts, axis=0))
-        c[np.diag_indices(n)] += kernel.additive * len(parts)
+    # Memory is reused: that of all pairs takes longer to get than to fill.
+    own, (_, squares, parts) = list(singles.features), singles
+    np.exp(np.multiply(squares, -kernel.rho[own, None] / 2, out=parts), out=parts)
+    c += kernel.additive * squareform(np.sum(parts, axis=0))
+    c[np.diag_indices(n)] += kernel.additive * len(own)
     found = factor(c, kernel.noise / count, overwrite=True)
     if not np.isfinite(found.root[-1, -1]):
         return math.inf, np.zeros_like(logs)
@@ -258,17 +275,18 @@ def evidence_and_slope(logs, x, y, count, singles=()):
     w *= -k
     w += (a / v) @ a.T
     diagonal = np.einsum("ii->i", w) / count
-    pairs = 2 * kernel.additive * w[np.triu_indices(n, 1)] if parts else 0.0
-    of_additive = kernel.additive * len(parts) * np.trace(w)
-    of_additive += sum(pairs @ part for part in parts)
+    # Each pair stands for two entries.
+    of_pairs = 2 * kernel.additive * squareform(w, checks=False)
+    of_additive = kernel.additive * len(own) * np.trace(w) + np.sum(parts @ of_pairs)
+    parts *= squares
+    of_singles = -kernel.rho[own] / 2 * (parts @ of_pairs)
     ones, wx = np.sum(w), w @ x
     of_slope = kernel.slope * (ones + np.sum(x * wx))
     w *= smooth
     row = np.sum(w, axis=1)
     of_rho = -kernel.rho * (row @ x**2 - np.sum(x * (w @ x), axis=0))
     of_rho -= kernel.rho / (kernel.rho + SWITCHED_OFF)
-    for j, part, square in zip(singles, parts, squares, strict=True):
-        of_rho[j] -= kernel.rho[j] / 2 * ((pairs * part) @ square)
+    of_rho[own] += of_singles
     of_noise = kernel.noise * np.sum(diagonal)
     slope = np.concatenate([of_rho, [of_additive, of_slope, of_noise]])
     return value / (2 * n), -slope / (2 * n)
