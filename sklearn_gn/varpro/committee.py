@@ -47,7 +47,7 @@ from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers, first_network
-from sklearn_gn.data.units import Units
+from sklearn_gn.data.units import Units, moments
 from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
@@ -93,10 +93,14 @@ def plan(estimator, X, y, weight):
     (n_rows, n_features), n_values = X.shape, y.shape[1]
     n_values = 1 if n_values == 2 and not squared else n_values
     # The neurons of one target serve two, and each further one adds a quarter of them,
-    # as long as there are rows enough and the Gauss-Newton matrix stays dense.
+    # as long as there are rows enough and the Gauss-Newton matrix stays dense. Targets
+    # count by the participation ratio of their correlations: copies are one.
     n_independent = 1.0
     if default and squared and n_values > 1:
-        n_independent = independent_targets(y, weight)
+        center, size = moments(y, weight)
+        t = np.sqrt(weight)[:, None] * (y - center) / size
+        products = t.T @ t if n_values < n_rows else t @ t.T
+        n_independent = np.sum(t**2) ** 2 / max(1.0, np.sum(products**2))
     wanted = round(_NEURONS[loss] * (2 + max(2.0, n_independent)) / 4)
     most = LARGEST_DENSE - n_values * (1 + n_features)
     most = min(most // (1 + n_features + n_values), n_rows)
@@ -154,17 +158,6 @@ def plan(estimator, X, y, weight):
     n = len(ACTIVATIONS) if n_init == "auto" else n_init
     small = [kinds[number % len(kinds)] for number in range(n)]
     return small + [wide] * N_PARTS * (of_classes and n_init == "auto"), n
-
-
-def independent_targets(y, weight):
-    """Return the participation ratio of the targets' correlation: 1 if all are one."""
-    y = y - weight @ y
-    size = np.max(np.abs(y), axis=0)
-    y = np.sqrt(weight)[:, None] * (y / np.where(size > 0, size, 1))
-    norm = np.linalg.norm(y, axis=0)
-    y = y[:, norm > 0] / norm[norm > 0]
-    products = y.T @ y if y.shape[1] < len(y) else y @ y.T
-    return max(1.0, y.shape[1] ** 2 / max(1.0, float(np.sum(products**2))))
 
 
 # --- the problem ---------------------------------------------------------------------

@@ -9,13 +9,9 @@ of its margin
 
 Fast Gauss-Newton (Korbit and Zanon) keeps the curvature along the margin alone, so that
 the system of a step has one row an example. In place of the curvature itself, which is
-nearly zero for rows that are far on the wrong side, there stands the least one of a
-parabola that touches the loss at f and lies nowhere below it (Jaakkola and Jordan,
-"Bayesian parameter estimation via variational methods", 2000),
-
-    h(f) = tanh(f / 2) / (2 f).
-
-So no step is too long for the margins, linear in the parameters, that it is taken for.
+nearly zero for rows that are far on the wrong side, there stands h(f), that of
+:func:`~sklearn_gn.optim.multinomial.bounding_curvature`: no step is too long for the
+margins, linear in the parameters, that it is taken for.
 With Q the derivatives of the margins of a batch, weights w that sum to one, the
 residuals r = w sigmoid(-f), R^2 = w h and D the damping and penalties, the step is
 
