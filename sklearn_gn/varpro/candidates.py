@@ -14,7 +14,8 @@ and each wide one has been fitted without a part of them. The process is fitted 
 classes as numbers, and logits are a multiple of its values. This factor t, and one of
 the logits of the wide ones, have the highest density at left-out rows, at the cost
 ``2 log^2 t`` in units of the log density of all rows, which keeps few rows from
-deciding.
+deciding. A process of some rows, and the first wide member, tell whether candidates of
+their kind are worth their place; else the search for them ends.
 """
 
 import math
@@ -58,19 +59,18 @@ def set_fitted(estimator, run, rows, options, factors):
     if options.robust:
         rows = rows._replace(y=huber.targets_of(mean_values(members, rows.x), rows))
     # 1. What is known of each member, other candidates, and the shares of all.
-    has_wide = options.wide and state.wide
-    n_small = len(members) - (len(state.wide.members) if has_wide else 0)
+    n_small = len(members) - (len(state.wide.fitted) if state.wide else 0)
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
-    process = state.process if options.is_open else None
     if members[0].model.shapes() and (classifies or options.evidence.alpha is None):
         seen = left_out_rows(rows)
         found = (kinds_of_classes if classifies else of_kinds)(small, rows, options)
-        kinds, log_p = with_process(process, *found, seen, options)
+        kinds, log_p = with_process(state.process, *found, seen, options)
         if wide:
             given = kinds, log_p, seen, rows, options
             kinds, log_p, seen = with_wide(wide, state.wide.lacking or wide, *given)
-        members = with_shares(kinds, stacked(log_p, seen, options))
+        share = stacking.weights_of_targets(log_p, seen.weight, n)
+        members = with_shares(kinds, share)
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
@@ -298,7 +298,6 @@ def with_process(found, kinds, log_p, rows, options):
         return [*kinds, [member]], [*log_p, own]
     noise, y_scale = process.scale * kernel.noise, options.scaling.y_scale * ones
     n_rows = float(np.sum(process.counts))
-    sees_all = math.isclose(n_rows, n_effective)
     value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
     known = Summary(
         alpha={},
@@ -308,7 +307,7 @@ def with_process(found, kinds, log_p, rows, options):
         noise_std=y_scale * noise_deviation(1 / noise, ones),
         n_effective_parameters=found.gamma,
         n_of_penalties=kernel.n_determined(),
-        log_evidence=value if sees_all else math.nan,  # that of other data
+        log_evidence=value if math.isclose(n_rows, n_effective) else math.nan,
         n_rows=n_rows,
         left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
     )
@@ -333,51 +332,56 @@ def with_wide(wide, lacking, kinds, log_p, seen, rows, options):
     return [*kinds, wide], [*(p[kept] for p in log_p), own[:, None]], seen
 
 
+def wide_are_worth(small, wide, rows, options, process):
+    """Whether wide members are worth their place beside all other candidates."""
+    small, seen = with_summaries(small, rows, options), left_out_rows(rows)
+    found = kinds_of_classes(small, rows, options)
+    found = with_process(process, *found, seen, options)
+    _, log_p, seen = with_wide(wide, wide, *found, seen, rows, options)
+    return stacking.is_worth(log_p, seen.weight, options.evidence.n_effective)
+
+
 def beside_process(members, rows, options, process):
     """Return a Gaussian process, and the share of networks beside other candidates.
 
-    The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is fitted if it is
-    None: to some of these rows, and to all of them if it then has a share. Else it is
-    empty. Classes are its targets as values of the output layer, 0 and 1, or -1 and 1
-    of two.
+    The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is searched for if it
+    is None, and empty where it is not worth its place. Classes are its targets as
+    values of the output layer, 0 and 1, or -1 and 1 of two.
     """
     n_effective, loss = options.evidence.n_effective, members[0].model.loss
     some = left_out_rows(rows)
     part = some._replace(weight=some.weight / np.sum(some.weight))
     of_each = of_kinds if loss == "squared" else kinds_of_classes
     kinds, log_p = of_each(with_summaries(members, part, options), rows, options)
+
+    def beside(process, index):
+        """Log densities of some rows, the last by their process, and their weights."""
+        seen, own = Rows(*(a[index] for a in some)), [p[index] for p in log_p]
+        _, own = with_process(process, kinds, own, seen, options)
+        return own, seen.weight, n_effective
+
+    order = np.random.RandomState(options.seed).permutation(len(some.x))
+    everyone = np.arange(len(order))
     if process is None:
         y, center, noises = some.y, 0.0, gaussian_process.NOISES
         if loss != "squared":  # whose classes overlap
             y, noises = contrasts(y, members[0].model.n_values), noises[-1:]
             center = part.weight @ y
         counts = Rows(some.x, y - center, n_effective * some.weight)
-        order = np.random.RandomState(options.seed).permutation(len(counts.x))
-        features = Units.varying(*counts)
-        kernel, few = gaussian_process.search(*counts, order, features, noises)
-        part, words = (a[few] for a in counts), {"loss": loss, "center": center}
-        process = gaussian_process.fitted(kernel, *part, **words) or ()
-        if len(few) < len(order):
-            of_part, seen = [p[few] for p in log_p], Rows(*(a[few] for a in some))
-            _, of_part = with_process(process, kinds, of_part, seen, options)
-            if process and np.any(stacked(of_part, seen, options)[-1]):
-                process = gaussian_process.fitted(kernel, *counts, **words) or ()
-            else:
-                process = ()
-    _, log_p = with_process(process, kinds, log_p, some, options)
+        process = gaussian_process.search(
+            *(counts, order, Units.varying(*counts), noises),
+            lambda *found: np.any(stacking.weights_of_targets(*beside(*found))[-1]),
+            loss=loss,
+            center=center,
+        )
+        if not (process and stacking.is_worth(*beside(process, everyone))):
+            process = ()
     n_kinds = sum(bool(own[0].model.activations) for own in kinds)
-    share = stacked(log_p, some, options)[:n_kinds]
+    share = stacking.weights_of_targets(*beside(process, everyone))[:n_kinds]
     return process, float(np.sum(np.mean(share, axis=1)))
 
 
 # --- the shares ----------------------------------------------------------------------
-
-
-def stacked(log_p, rows, options):
-    """Return the weights of kinds, (kinds, k), from their log densities of rows."""
-    given = rows.weight, options.evidence.n_effective
-    of_targets = np.transpose(log_p, (2, 1, 0))
-    return np.transpose([stacking.weights(p, *given) for p in of_targets])
 
 
 def with_shares(kinds, weights):

@@ -33,7 +33,6 @@ from scipy import linalg
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.collectives import all_rows, total
-from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
 from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
@@ -56,6 +55,7 @@ from sklearn_gn.varpro.problem import (
     features,
     loss_curvature,
     objective,
+    of_rows,
     penalty_matrix,
     penalty_product,
     predict_values,
@@ -170,11 +170,7 @@ def _penalised(model, net, penalties):
     return Net(smooth, penalties.output * net.output)
 
 
-@partial(
-    by_rows,
-    compiled=jitted(static_argnames=("model", "projected", "rank")),
-    static=("model",),
-)
+@of_rows("projected", "rank")
 def krylov_model(model, net, rows, penalties, projected, rank):
     """Return the model projected on a Krylov space of the gradient."""
     if projected:
@@ -194,7 +190,7 @@ def krylov_model(model, net, rows, penalties, projected, rank):
     return QuadraticModel(spectral, gradient, iterations)
 
 
-@partial(by_rows, compiled=jitted(static_argnames=("model", "dual")), static=("model",))
+@of_rows("dual")
 def dense_model(model, net, rows, penalties, dual):
     """Return the model in the eigenvectors of the reduced Gauss-Newton matrix.
 
@@ -236,8 +232,8 @@ def dense_model(model, net, rows, penalties, dual):
     own = (jnp.sqrt(weight) * jax.vmap(root, -1, -1)(moved)).reshape(-1, n)
     shared = jnp.sqrt(penalties.output) * change.reshape(-1, n)
     if rotated:
-        own_by_error = inner.factors.half(by_error).reshape(-1, n)
-        shared = jnp.concatenate([shared, own_by_error])
+        own_by_error = jnp.einsum("ak,kqn->aqn", inner.factors.root, by_error)
+        shared = jnp.concatenate([shared, own_by_error.reshape(-1, n)])
     if dual:
         rows_of = jnp.concatenate([all_rows(own), shared])
         spectral = _dual_eigenvectors(rows_of, gradient, flat, penalties.hidden)
@@ -374,9 +370,7 @@ def gauss_newton(rows, state, settings, projected):
     return state, report, passes + n_trials
 
 
-@partial(
-    by_rows, compiled=jitted(static_argnames=("model", "projected")), static=("model",)
-)
+@of_rows("projected")
 def try_step(model, net, found, rows, penalties, projected, radius, damping, fraction):
     """Return a fraction of the step by a quadratic model, and the objective after it.
 

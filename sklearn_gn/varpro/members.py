@@ -1,4 +1,4 @@
-"""The members of a committee: their starts, and what they predict together.
+"""The members of a committee, and what they predict together.
 
 A member is a small network (:class:`~sklearn_gn.bayes.layers.Layers`) with the
 penalties that were chosen for it. The mean of several predicts better than the one of
@@ -53,27 +53,6 @@ def networks_of(members):
     """Return the members with as many hidden layers as the first, which has all."""
     own = [m for m in members if not isinstance(m.model, GaussianProcess)]
     return tuple(m for m in own if len(m.model.sizes) == len(own[0].model.sizes))
-
-
-def in_units(member, before, after):
-    """Return a member of a former fit as a start, in the :class:`Units` of this one."""
-    model, net = member.model, member.net
-    output, layers = model.split(net.theta)
-    output, layers = output.copy(), [layer.copy() for layer in layers]
-    ratio = after.x_scale / before.x_scale
-    moved = (after.x_center - before.x_center) / before.x_scale
-    slopes = output[1 : 1 + model.sizes[0]]
-    output[0] += moved @ slopes
-    slopes *= ratio[:, None]
-    if layers:
-        seen = list(model.features)
-        layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
-        layers[0][:, 1:] *= ratio[seen]
-    if model.loss == "squared":
-        output *= before.y_scale / after.y_scale
-        output[0] += (before.y_center - after.y_center) / after.y_scale
-    beta = net.beta if after.same_as(before) else None
-    return Member(net._replace(theta=model.join(output, layers), beta=beta))
 
 
 # --- predictions ---------------------------------------------------------------------

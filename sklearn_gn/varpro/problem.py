@@ -45,7 +45,11 @@ INNER_TOL = 1e-10  # of the gradient of the inner problem, absolute or relative
 # Of a first system the residual, and of the slope of a step what a line search leaves.
 _FORCING = 0.1
 
-of_rows = partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
+
+def of_rows(*static):
+    """Return what compiles a function of rows for each model and static arguments."""
+    compiled = jitted(static_argnames=("model", *static))
+    return partial(by_rows, compiled=compiled, static=("model",))
 
 
 class Net(NamedTuple):
@@ -145,7 +149,7 @@ def evaluate(model, net, rows, penalties, z=None):
     return Evaluation(net.output, loss, z, values, error)
 
 
-@of_rows
+@of_rows()
 def objective(model, net, rows, penalties, z=None):
     """Return Phi(W, theta) at the given output layer."""
     return evaluate(model, net, rows, penalties, z).loss
@@ -160,7 +164,7 @@ def predict_values(model, net, x):
 # --- the inner problem ---------------------------------------------------------------
 
 
-@of_rows
+@of_rows()
 def with_optimal_output(model, net, rows, penalties, z=None):
     """Return the network with its optimal output layer, objective and factors."""
     inner = solve_inner(model, net, rows, penalties, z=z)
@@ -193,14 +197,11 @@ class HessianRoot(NamedTuple):
 
     root: Any
 
-    def half(self, right):
-        """Return ``R right``, with as many rows as R has."""
-        return self.root @ right.reshape(len(self.root), -1)
-
     def solve(self, right):
         """Return ``H^-1 right``."""
+        image = self.root @ right.reshape(len(self.root), -1)
         # On a CPU, XLA takes thirty times as long for root^T @ vector.
-        return (self.half(right).T @ self.root).T.reshape(right.shape)
+        return (image.T @ self.root).T.reshape(right.shape)
 
 
 def solve_hessian(model, inner, rows, penalties, right):

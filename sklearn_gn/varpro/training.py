@@ -394,13 +394,11 @@ def _with_least_cross_entropy(model, net, rows, penalties):
         output = start + (factors.root.T @ image).reshape(start.shape)
         output = output.astype(net.output.dtype)
         loss, slope = rows.cross_entropy(model, net._replace(output=output), penalties)
-        slope = factors.half(slope).ravel()
-        size = np.abs(slope).max()
-        least = min(least, (size, loss, output), key=itemgetter(0))
+        slope = (factors.root @ slope.reshape(len(image), -1)).ravel()
+        least = min(least, (np.abs(slope).max(), loss, output), key=itemgetter(0))
         return loss, slope
 
-    options = {"ftol": 0.0, "gtol": INNER_TOL}
-    first = np.zeros(start.size)
-    minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
+    words = {"ftol": 0.0, "gtol": INNER_TOL}
+    minimize(evaluate, np.zeros(start.size), jac=True, method="L-BFGS-B", options=words)
     _, loss, output = least
     return Net(net.theta, jnp.asarray(output)), loss
