@@ -68,7 +68,7 @@ class Model:
     that falls into a comparison in Python comes out as another error.
     """
 
-    @staticmethod
+    @staticmethod  # type: ignore[misc]
     @cache
     def __new__(cls, network, loss):
         """Return the model with this network and loss, a new one if there is none."""
