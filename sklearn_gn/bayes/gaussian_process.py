@@ -184,6 +184,25 @@ def fitted(kernel, x, y, count, **words):
     )
 
 
+def search(rows, order, features, noises, has_share, **words):
+    """Return the :class:`FittedProcess` of highest evidence, or ``()``.
+
+    The rows, with counts as weights, are searched in a random ``order``. Only
+    ``features``, numbers of some, have a part in distances, and ``noises`` are first
+    variances. A process of some rows, and the numbers of these, are handed to
+    ``has_share``: if it has, the search goes on, and ends with a process of all rows.
+    """
+    first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
+    start = first_kernel(*(a[first] for a in rows), features, noises)
+    part = [a[few] for a in rows]
+    found = fitted(Kernel.of(start.x, start.singles), *part, **words)
+    if not (found and has_share(found, few)):
+        return ()
+    singles = Singles.of(part[0], start.singles)
+    found = best_kernel(start.x, *part, singles, steps=12, tol=1e-5)
+    return fitted(Kernel.of(found.x, start.singles), *rows, **words) or ()
+
+
 def first_kernel(x, y, count, features, noises=NOISES, steps=60):
     """Return the result of a search for the kernel of highest evidence for few rows.
 
@@ -223,20 +242,6 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
 
     found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
     return min(found, key=lambda f: f.fun)
-
-
-def search(x, y, count, order, features, noises=NOISES):
-    """Return the kernel of highest evidence for some of the rows, and their numbers.
-
-    The rows come in a random ``order``. The search ends with three times as many rows
-    as it begins with; ``noises`` are first variances.
-    """
-    first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-    found = first_kernel(x[first], y[first], count[first], features, noises)
-    part = x[few], y[few], count[few]
-    singles = Singles.of(x[few], found.singles)
-    found = best_kernel(found.x, *part, singles, steps=12, tol=1e-5)
-    return Kernel.of(found.x, found.singles), few
 
 
 def best_kernel(start, x, y, count, singles, steps, tol):

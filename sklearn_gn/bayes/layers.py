@@ -137,6 +137,27 @@ class Layers(NamedTuple):
         parts = [constants, output[1:].ravel(), *(layer.ravel() for layer in layers)]
         return np.concatenate(parts)
 
+    def in_units(self, theta, before, after):
+        """Return the parameters of the same function in other units.
+
+        Both are :class:`~sklearn_gn.data.units.Units`.
+        """
+        output, layers = self.split(theta)
+        output, layers = output.copy(), [layer.copy() for layer in layers]
+        ratio = after.x_scale / before.x_scale
+        moved = (after.x_center - before.x_center) / before.x_scale
+        slopes = output[1 : 1 + self.sizes[0]]
+        output[0] += moved @ slopes
+        slopes *= ratio[:, None]
+        if layers:
+            seen = list(self.features)
+            layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
+            layers[0][:, 1:] *= ratio[seen]
+        if self.loss == "squared":
+            output *= before.y_scale / after.y_scale
+            output[0] += (before.y_center - after.y_center) / after.y_scale
+        return self.join(output, layers)
+
     def with_all_features(self):
         """Return the network whose first layer sees all features."""
         return self._replace(features=tuple(range(self.sizes[0])))

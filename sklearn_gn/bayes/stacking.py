@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import gammaln, log_softmax
+from scipy.special import gammaln, log_softmax, logsumexp
 
 from sklearn_gn.bayes.evidence import SWITCHED_OFF
 
@@ -40,6 +40,27 @@ def weights(log_densities, weight, n_effective):
         shares = (count + 1 / k) / (n_effective + 1)
     shares = np.where(shares < SWITCHED_OFF, 0, shares)
     return shares / np.sum(shares)
+
+
+def weights_of_targets(log_densities, weight, n_effective):
+    """Return such weights for each target, (K, k), from an array or list (K, m, k)."""
+    of_targets = np.transpose(log_densities, (2, 1, 0))
+    return np.transpose([weights(each, weight, n_effective) for each in of_targets])
+
+
+def is_worth(log_densities, weight, n_effective):
+    """Whether the last model, of (K, m, k), is worth its place beside the others.
+
+    It then raises the log density of all rows by more than a chosen penalty costs: its
+    weight is a further parameter.
+    """
+    found = []
+    for log_p in (log_densities, log_densities[:-1]):
+        share = weights_of_targets(log_p, weight, n_effective)[:, None]
+        mixed = logsumexp(log_p, axis=0, b=share)
+        found.append(np.mean(np.average(mixed, axis=0, weights=weight)))
+    with_it, without = found
+    return n_effective * (with_it - without) > COST_OF_A_PENALTY
 
 
 def log_densities(errors, variances, weight):

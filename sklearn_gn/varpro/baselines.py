@@ -50,7 +50,7 @@ def lbfgs(rows, state, settings):
     return state, report, passes + 2 * int(search.info.num_linesearch_steps)
 
 
-@of_rows
+@of_rows()
 def lbfgs_update(model, net, memory, rows, penalties):
     """Search along a direction for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)

@@ -9,12 +9,13 @@ linear model, and too small ones to the process, without a rule of size, noise o
 
 A classification has the small networks by the evidence, the wide ones, a process, and
 the frequencies of the classes. Of the small networks
-:func:`~sklearn_gn.varpro.members.left_out_values` tells the values at left-out rows,
+:func:`~sklearn_gn.bayes.laplace.left_out_values` tells the values at left-out rows,
 and each wide one has been fitted without a part of them. The process is fitted to the
 classes as numbers, and logits are a multiple of its values. This factor t, and one of
 the logits of the wide ones, have the highest density at left-out rows, at the cost
 ``2 log^2 t`` in units of the log density of all rows, which keeps few rows from
-deciding.
+deciding. A process of some rows, and the first wide member, tell whether candidates of
+their kind are worth their place; else the search for them ends.
 """
 
 import math
@@ -43,7 +44,6 @@ from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.varpro.members import (
     Member,
-    left_out_values,
     mean_values,
     networks_of,
     posterior_variances,
@@ -59,19 +59,18 @@ def set_fitted(estimator, run, rows, options, factors):
     if options.robust:
         rows = rows._replace(y=huber.targets_of(mean_values(members, rows.x), rows))
     # 1. What is known of each member, other candidates, and the shares of all.
-    has_wide = options.wide and state.wide
-    n_small = len(members) - (len(state.wide.members) if has_wide else 0)
+    n_small = len(members) - (len(state.wide.fitted) if state.wide else 0)
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
-    process = state.process if options.is_open else None
-    if members[0].model.shapes() and classifies:
-        lacking = state.wide.lacking if wide else ()
-        members = of_classes(small, wide, lacking, rows, options, process)
-    elif members[0].model.shapes() and options.evidence.alpha is None:
-        kinds, log_p = of_kinds(small, rows, options)
-        some = left_out_rows(rows)
-        of_process, share = _with_process(process, log_p, some, options)
-        members = with_shares([*kinds, of_process], share)
+    if members[0].model.shapes() and (classifies or options.evidence.alpha is None):
+        seen = left_out_rows(rows)
+        found = (kinds_of_classes if classifies else of_kinds)(small, rows, options)
+        kinds, log_p = with_process(state.process, *found, seen, options)
+        if wide:
+            given = kinds, log_p, seen, rows, options
+            kinds, log_p, seen = with_wide(wide, state.wide.lacking or wide, *given)
+        share = stacking.weights_of_targets(log_p, seen.weight, n)
+        members = with_shares(kinds, share)
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
@@ -203,41 +202,7 @@ def with_summaries(members, rows, options):
     return tuple(side_by_side(with_summary, members, work))
 
 
-# --- regression -----------------------------------------------------------------------
-
-
-def left_out_density(members, weight, n_effective):
-    """Return the log density (m, k) of left-out rows by the mean of some members.
-
-    Penalties are not chosen again without a row. Each that the rows have chosen costs a
-    model two units of log density: one is what a free parameter gains on rows that it
-    was fitted to and loses on others, one because the simpler of equally good models is
-    the better choice.
-    """
-    errors, variances = np.swapaxes([m.known.left_out for m in members], 0, 1)
-    share = shares(members)[:, 0]
-    mean = np.tensordot(share, errors, axes=1)
-    variance = np.tensordot(share, variances + (errors - mean) ** 2, axes=1)
-    pairs = zip(mean.T, variance.T, strict=True)
-    log_p = np.transpose([stacking.log_densities(*p, weight) for p in pairs])
-    n_penalties = float(share @ [m.known.n_of_penalties for m in members])
-    return log_p - stacking.COST_OF_A_PENALTY * n_penalties / n_effective
-
-
-def with_shares(kinds, weights):
-    """Return the members of some kinds, which share in the weights of these.
-
-    Networks come first, and behind them those of the others that have a share.
-    """
-    networks, others = [], []
-    for members, weight in zip(filter(None, kinds), weights, strict=True):
-        for member, part in zip(members, shares(members), strict=True):
-            member = member._replace(share=part * weight)
-            if getattr(member.model, "activations", ()):
-                networks.append(member)
-            elif np.any(member.share):
-                others.append(member)
-    return (*networks, *others)
+# --- candidates ----------------------------------------------------------------------
 
 
 def of_kinds(members, rows, options):
@@ -262,103 +227,22 @@ def of_kinds(members, rows, options):
     return kinds, log_p
 
 
-def beside_process(members, rows, options, process):
-    """Return a Gaussian process, and the share of networks beside other candidates.
+def left_out_density(members, weight, n_effective):
+    """Return the log density (m, k) of left-out rows by the mean of some members.
 
-    The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is fitted if it is
-    None: to some of these rows, and to all of them if it then has a share. Else it is
-    empty. Classes are its targets as values of the output layer, 0 and 1, or -1 and 1
-    of two.
+    Penalties are not chosen again without a row. Each that the rows have chosen costs a
+    model two units of log density: one is what a free parameter gains on rows that it
+    was fitted to and loses on others, one because the simpler of equally good models is
+    the better choice.
     """
-    n_effective, loss = options.evidence.n_effective, members[0].model.loss
-    some = left_out_rows(rows)
-    part = some._replace(weight=some.weight / np.sum(some.weight))
-    of_each = of_kinds if loss == "squared" else kinds_of_classes
-    kinds, log_p = of_each(with_summaries(members, part, options), rows, options)
-    if process is None:
-        y, center, noises = some.y, 0.0, gaussian_process.NOISES
-        if loss != "squared":  # whose classes overlap
-            y, noises = contrasts(y, members[0].model.n_values), noises[-1:]
-            center = part.weight @ y
-        counts = Rows(some.x, y - center, n_effective * some.weight)
-        order = np.random.RandomState(options.seed).permutation(len(counts.x))
-        features = Units.varying(*counts)
-        kernel, few = gaussian_process.search(*counts, order, features, noises)
-        part, words = (a[few] for a in counts), {"loss": loss, "center": center}
-        process = gaussian_process.fitted(kernel, *part, **words) or ()
-        if len(few) < len(order):
-            of_part, seen = [p[few] for p in log_p], Rows(*(a[few] for a in some))
-            own, share = _with_process(process, of_part, seen, options)
-            if own and np.any(share[-1]):
-                process = gaussian_process.fitted(kernel, *counts, **words) or ()
-            else:
-                process = ()
-    _, share = _with_process(process, log_p, some, options)
-    n_kinds = sum(bool(own[0].model.activations) for own in kinds)
-    return process, float(np.sum(np.mean(share[:n_kinds], axis=1)))
-
-
-def _with_process(found, log_p, rows, options):
-    """The members that a fitted process makes, one or none, and weights with it.
-
-    The weights, (candidates, k), follow from the densities of the others at some rows.
-    """
-    n_effective, members = options.evidence.n_effective, []
-    if found and found.process.loss != "squared":
-        member, own = process_of_classes(found, rows, n_effective)
-        members, log_p = [member], [*log_p, own]
-    elif found:
-        process, ones = found.process, np.ones(found.theta.shape[1])
-        noise, n_rows = process.scale * process.kernel.noise, np.sum(process.counts)
-        y_scale = options.scaling.y_scale * ones
-        value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
-        sees_all = math.isclose(n_rows, n_effective)
-        known = Summary(
-            alpha={},
-            loss=found.loss * options.scaling.loss_scale,
-            covariance=laplace.Deferred(process.root),
-            noise_ratio=ones,
-            noise_std=y_scale * noise_deviation(1 / noise, ones),
-            n_effective_parameters=found.gamma,
-            n_of_penalties=process.kernel.n_determined(),
-            log_evidence=value if sees_all else math.nan,  # that of other data
-            n_rows=float(n_rows),
-            left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
-        )
-        given = found.theta, None, 1 / noise, None, found.log_evidence, process
-        members = [Member(RegularisedLayers(*given), known=known)]
-        log_p = [*log_p, left_out_density(members, rows.weight, n_effective)]
-    of_targets = np.transpose(log_p, (2, 1, 0))
-    found = [stacking.weights(p, rows.weight, n_effective) for p in of_targets]
-    return members, np.transpose(found)
-
-
-# --- classes --------------------------------------------------------------------------
-
-
-def of_classes(small, wide, lacking, rows, options, process):
-    """Return the members of a classification with their shares, and a constant.
-
-    ``lacking`` are the wide members before they saw all rows, the first of them without
-    the first part; empty if they have not.
-    """
-    n_effective, some = options.evidence.n_effective, left_out_rows(rows)
-    kinds, log_p = kinds_of_classes(small, rows, options)
-    if process:
-        member, own = process_of_classes(process, some, n_effective)
-        kinds, log_p = [*kinds, [member]], [*log_p, own]
-    each = np.concatenate(log_p, axis=1)
-    if wide:  # rows that one of them has not seen tell of it
-        part = left_out_rows(rows._replace(y=left_out_part(rows))).y
-        kept = np.flatnonzero(part < len(wide))
-        values = np.array([member.values(some.x) for member in lacking or wide])
-        logits, some = values[part[kept], kept], Rows(*(a[kept] for a in some))
-        given = all_classes(logits), some.y, n_effective * some.weight
-        factor, own = stacking.best_factor(*given)
-        each = np.column_stack([each[kept], own])
-        wide = [one.with_output(factor) for one in wide]
-    share = stacking.weights(each, some.weight, n_effective)
-    return with_shares([*kinds, wide], share)
+    errors, variances = np.swapaxes([m.known.left_out for m in members], 0, 1)
+    share = shares(members)[:, 0]
+    mean = np.tensordot(share, errors, axes=1)
+    variance = np.tensordot(share, variances + (errors - mean) ** 2, axes=1)
+    pairs = zip(mean.T, variance.T, strict=True)
+    log_p = np.transpose([stacking.log_densities(*p, weight) for p in pairs])
+    n_penalties = float(share @ [m.known.n_of_penalties for m in members])
+    return log_p - stacking.COST_OF_A_PENALTY * n_penalties / n_effective
 
 
 def kinds_of_classes(small, rows, options):
@@ -368,7 +252,8 @@ def kinds_of_classes(small, rows, options):
     if small:
         p = 0.0
         for member in small:
-            logits = all_classes(left_out_values(member, n_effective, some))
+            given = member.model, member.net.theta, member.known.covariance.get()
+            logits = all_classes(laplace.left_out_values(*given, some, n_effective))
             p = p + np.exp(stacking.log_probabilities(logits, some.y)) / len(small)
         n_penalties = np.mean([member.known.n_of_penalties for member in small])
         cost = stacking.COST_OF_A_PENALTY * n_penalties
@@ -391,22 +276,128 @@ def kinds_of_classes(small, rows, options):
     return kinds, [own[:, None] for own in log_p]
 
 
-def process_of_classes(found, rows, n_effective):
-    """Return the member of a process that was fitted to classes, and its log density.
+def with_process(found, kinds, log_p, rows, options):
+    """Return kinds and their log densities with those of a fitted process, if any.
 
-    Its values are probabilities but for the noise; logits are a multiple of them. The
-    factor counts as a penalty.
+    Its values of classes are probabilities but for the noise; logits are a multiple of
+    them. The factor counts as a penalty.
     """
-    process, n_values = found.process, found.errors.shape[1]
-    values = contrasts(rows.y, n_values) + found.errors
-    weight = n_effective * rows.weight
-    factor, log_p = stacking.best_factor(all_classes(values), rows.y, weight)
-    known = Summary({}, -float(np.average(log_p, weights=weight)))
-    given = found.theta, None, 1.0, None, math.nan, process
-    member = Member(RegularisedLayers(*given), known=known).with_output(factor)
-    n_penalties = 1 + process.kernel.n_determined()
-    log_p -= stacking.COST_OF_A_PENALTY * n_penalties / n_effective
-    return member, log_p[:, None]
+    if not found:
+        return kinds, log_p
+    process, ones = found.process, np.ones(found.theta.shape[1])
+    n_effective, kernel = options.evidence.n_effective, process.kernel
+    if process.loss != "squared":
+        values = contrasts(rows.y, len(ones)) + found.errors
+        weight = n_effective * rows.weight
+        factor, own = stacking.best_factor(all_classes(values), rows.y, weight)
+        known = Summary({}, -float(np.average(own, weights=weight)))
+        given = found.theta, None, 1.0, None, math.nan, process
+        member = Member(RegularisedLayers(*given), known=known).with_output(factor)
+        n_penalties = 1 + kernel.n_determined()
+        own = own[:, None] - stacking.COST_OF_A_PENALTY * n_penalties / n_effective
+        return [*kinds, [member]], [*log_p, own]
+    noise, y_scale = process.scale * kernel.noise, options.scaling.y_scale * ones
+    n_rows = float(np.sum(process.counts))
+    value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
+    known = Summary(
+        alpha={},
+        loss=found.loss * options.scaling.loss_scale,
+        covariance=laplace.Deferred(process.root),
+        noise_ratio=ones,
+        noise_std=y_scale * noise_deviation(1 / noise, ones),
+        n_effective_parameters=found.gamma,
+        n_of_penalties=kernel.n_determined(),
+        log_evidence=value if math.isclose(n_rows, n_effective) else math.nan,
+        n_rows=n_rows,
+        left_out=(found.errors, np.tile(found.variances[:, None], len(ones))),
+    )
+    given = found.theta, None, 1 / noise, None, found.log_evidence, process
+    members = [Member(RegularisedLayers(*given), known=known)]
+    own = left_out_density(members, rows.weight, n_effective)
+    return [*kinds, members], [*log_p, own]
+
+
+def with_wide(wide, lacking, kinds, log_p, seen, rows, options):
+    """Return kinds with the wide members, and log densities of rows that tell of them.
+
+    Each of the ``lacking`` was fitted without another part of the rows.
+    """
+    part = left_out_rows(rows._replace(y=left_out_part(rows))).y
+    kept = np.flatnonzero(part < len(wide))
+    values = np.array([member.values(seen.x) for member in lacking])
+    logits, seen = values[part[kept], kept], Rows(*(a[kept] for a in seen))
+    weight = options.evidence.n_effective * seen.weight
+    factor, own = stacking.best_factor(all_classes(logits), seen.y, weight)
+    wide = [one.with_output(factor) for one in wide]
+    return [*kinds, wide], [*(p[kept] for p in log_p), own[:, None]], seen
+
+
+def wide_are_worth(small, wide, rows, options, process):
+    """Whether wide members are worth their place beside all other candidates."""
+    small, seen = with_summaries(small, rows, options), left_out_rows(rows)
+    found = kinds_of_classes(small, rows, options)
+    found = with_process(process, *found, seen, options)
+    _, log_p, seen = with_wide(wide, wide, *found, seen, rows, options)
+    return stacking.is_worth(log_p, seen.weight, options.evidence.n_effective)
+
+
+def beside_process(members, rows, options, process):
+    """Return a Gaussian process, and the share of networks beside other candidates.
+
+    The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is searched for if it
+    is None, and empty where it is not worth its place. Classes are its targets as
+    values of the output layer, 0 and 1, or -1 and 1 of two.
+    """
+    n_effective, loss = options.evidence.n_effective, members[0].model.loss
+    some = left_out_rows(rows)
+    part = some._replace(weight=some.weight / np.sum(some.weight))
+    of_each = of_kinds if loss == "squared" else kinds_of_classes
+    kinds, log_p = of_each(with_summaries(members, part, options), rows, options)
+
+    def beside(process, index):
+        """Log densities of some rows, the last by their process, and their weights."""
+        seen, own = Rows(*(a[index] for a in some)), [p[index] for p in log_p]
+        _, own = with_process(process, kinds, own, seen, options)
+        return own, seen.weight, n_effective
+
+    order = np.random.RandomState(options.seed).permutation(len(some.x))
+    everyone = np.arange(len(order))
+    if process is None:
+        y, center, noises = some.y, 0.0, gaussian_process.NOISES
+        if loss != "squared":  # whose classes overlap
+            y, noises = contrasts(y, members[0].model.n_values), noises[-1:]
+            center = part.weight @ y
+        counts = Rows(some.x, y - center, n_effective * some.weight)
+        process = gaussian_process.search(
+            *(counts, order, Units.varying(*counts), noises),
+            lambda *found: np.any(stacking.weights_of_targets(*beside(*found))[-1]),
+            loss=loss,
+            center=center,
+        )
+        if not (process and stacking.is_worth(*beside(process, everyone))):
+            process = ()
+    n_kinds = sum(bool(own[0].model.activations) for own in kinds)
+    share = stacking.weights_of_targets(*beside(process, everyone))[:n_kinds]
+    return process, float(np.sum(np.mean(share, axis=1)))
+
+
+# --- the shares ----------------------------------------------------------------------
+
+
+def with_shares(kinds, weights):
+    """Return the members of some kinds, which share in the weights of these.
+
+    Networks come first, and behind them those of the others that have a share.
+    """
+    networks, others = [], []
+    for members, weight in zip(filter(None, kinds), weights, strict=True):
+        for member, part in zip(members, shares(members), strict=True):
+            member = member._replace(share=part * weight)
+            if getattr(member.model, "activations", ()):
+                networks.append(member)
+            elif np.any(member.share):
+                others.append(member)
+    return (*networks, *others)
 
 
 # --- the members that are shown ------------------------------------------------------

@@ -4,15 +4,14 @@ r"""The default: a committee of networks, the problem they are fitted to, and th
 and :func:`step`; each is a step of every member that has not ended. Members by the
 evidence take the steps of :mod:`sklearn_gn.bayes.evidence_gn`, which choose their
 penalties; wide members of a classifier take epochs of
-:mod:`sklearn_gn.varpro.wide_members`, beside them or alone.
+:mod:`sklearn_gn.varpro.wide_members`, after them or alone.
 
 Members begin in rounds. The first one has two networks, of both activations. Where the
 size is not given, and the rows determine most parameters of the one of higher evidence,
 another one follows with a further hidden layer, as wide as the first. If the log
 evidence rises by more than ten times ``tol`` a row, it takes the place of the others.
-Depth costs less than width: a layer has a hundred weights, however many features there
-are. Then further members are added as long as the log density of a new row rises by as
-much: where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of m
+Then further members are added as long as the log density of a new row rises by as much:
+where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of m
 + 1 members is better than the mean of m by
 
 .. math:: \frac12 \log \frac{1 + \tau (1 + 1 / m)}{1 + \tau (1 + 1 / (m + 1))}.
@@ -47,13 +46,13 @@ from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
 from sklearn_gn.bayes.layers import Layers, first_network
-from sklearn_gn.data.units import Units
+from sklearn_gn.data.units import Units, moments
 from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work_of
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.candidates import beside_process, set_fitted
-from sklearn_gn.varpro.members import Member, in_units, mean_values, networks_of
+from sklearn_gn.varpro.candidates import beside_process, set_fitted, wide_are_worth
+from sklearn_gn.varpro.members import Member, mean_values, networks_of
 from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
 ACTIVATIONS = ("relu", "tanh")  # of the members by turns
@@ -93,10 +92,14 @@ def plan(estimator, X, y, weight):
     (n_rows, n_features), n_values = X.shape, y.shape[1]
     n_values = 1 if n_values == 2 and not squared else n_values
     # The neurons of one target serve two, and each further one adds a quarter of them,
-    # as long as there are rows enough and the Gauss-Newton matrix stays dense.
+    # as long as there are rows enough and the Gauss-Newton matrix stays dense. Targets
+    # count by the participation ratio of their correlations: copies are one.
     n_independent = 1.0
     if default and squared and n_values > 1:
-        n_independent = independent_targets(y, weight)
+        center, size = moments(y, weight)
+        t = np.sqrt(weight)[:, None] * (y - center) / size
+        products = t.T @ t if n_values < n_rows else t @ t.T
+        n_independent = np.sum(t**2) ** 2 / max(1.0, np.sum(products**2))
     wanted = round(_NEURONS[loss] * (2 + max(2.0, n_independent)) / 4)
     most = LARGEST_DENSE - n_values * (1 + n_features)
     most = min(most // (1 + n_features + n_values), n_rows)
@@ -154,17 +157,6 @@ def plan(estimator, X, y, weight):
     n = len(ACTIVATIONS) if n_init == "auto" else n_init
     small = [kinds[number % len(kinds)] for number in range(n)]
     return small + [wide] * N_PARTS * (of_classes and n_init == "auto"), n
-
-
-def independent_targets(y, weight):
-    """Return the participation ratio of the targets' correlation: 1 if all are one."""
-    y = y - weight @ y
-    size = np.max(np.abs(y), axis=0)
-    y = np.sqrt(weight)[:, None] * (y / np.where(size > 0, size, 1))
-    norm = np.linalg.norm(y, axis=0)
-    y = y[:, norm > 0] / norm[norm > 0]
-    products = y.T @ y if y.shape[1] < len(y) else y @ y.T
-    return max(1.0, y.shape[1] ** 2 / max(1.0, float(np.sum(products**2))))
 
 
 # --- the problem ---------------------------------------------------------------------
@@ -248,7 +240,11 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     seeds = rng.randint(np.iinfo(np.int32).max, size=len(models))
     if warm:
         _, members, former = estimator._fitted
-        starts = [in_units(m, former, scaling) for m in networks_of(members)]
+        same, starts = scaling.same_as(former), []
+        for net in (member.net for member in networks_of(members)):
+            theta = net.model.in_units(net.theta, former, scaling)
+            beta = net.beta if same else None
+            starts.append(Member(net._replace(theta=theta, beta=beta)))
     else:
         n, starts = of_evidence.n_effective, []
         for number, (model, seed) in enumerate(zip(models, seeds, strict=True)):
@@ -300,7 +296,7 @@ class CommitteeState(NamedTuple):
     def net(self):
         """The members with their best networks, which would be returned now."""
         running = () if self.tries else tuple(run.best for run in self.runs)
-        return (*self.ended, *running, *(self.wide.members if self.wide else ()))
+        return (*self.ended, *running, *(self.wide.fitted if self.wide else ()))
 
 
 def init(rows, members, options):
@@ -309,25 +305,38 @@ def init(rows, members, options):
     if n > 0:
         state = _with_round(rows, state, members[:n], options.evidence)
     if n < len(members) and (n == 0 or switches.on("varpro.wide_members")):
-        state = state._replace(wide=wide_members.init(members[n:], options.wide))
+        waits = n > 0 and options.adds and options.is_open
+        wide = wide_members.init(members[n:], options.wide, waits)
+        state = state._replace(wide=wide)
     return state
 
 
 def step(rows, state, options):
-    """Take a step of the members by the evidence, and an epoch of the wide ones."""
-    report, of_wide = state.reports
+    """Take a step of the members by the evidence, an epoch of the wide ones, or both.
+
+    Of wide members that wait the first one begins when those by the evidence have
+    ended, and the others if it is worth its place beside all other candidates.
+    """
+    (report, of_wide), wide = state.reports, state.wide
     if state.runs and (report is None or report.stop is None):
         state, report = _evidence_step(rows, state, options.evidence)
         if report.stop is not None and (options.adds or options.is_open):
             state, report = _next_round(rows, state, report, options)
-    if state.wide and (of_wide is None or of_wide.stop is None):
-        wide, of_wide = wide_members.step(rows, state.wide, options.wide, options.seed)
-        state = state._replace(wide=wide)
+    elif wide and not wide.fitted:
+        wide = wide._replace(running=(0, 1))
+    if wide and wide.running[1] and (of_wide is None or of_wide.stop is None):
+        wide, of_wide = wide_members.step(rows, wide, options.wide, options.seed)
+        if of_wide.stop and not wide.fitted:
+            given = state.ended, wide.members[:1], rows, options, state.process
+            others = wide._replace(running=(1, len(wide.members)), iteration=0)
+            goes_on = of_wide.stop == "tol" and wide_are_worth(*given)
+            wide = others if goes_on else None
+            of_wide = of_wide._replace(stop=None) if wide else None
     reports, shown = (report, of_wide), report or of_wide
-    runs_on = any(r is not None and r.stop is None for r in reports)
-    state = state._replace(
-        loss=shown.loss, criterion=state.criterion - 1, reports=reports
-    )
+    waits = wide is not None and not wide.fitted
+    runs_on = waits or any(r is not None and r.stop is None for r in reports)
+    state = state._replace(wide=wide, loss=shown.loss, reports=reports)
+    state = state._replace(criterion=state.criterion - 1)
     return state, shown._replace(stop=None if runs_on else shown.stop)
 
 

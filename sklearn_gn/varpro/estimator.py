@@ -538,7 +538,7 @@ class _VarProNet(
         if model is None:
             return blockwise(partial(hidden_features, net), scaling.x(X))
 
-        from sklearn_gn.varpro.problem import predict_features
+        from sklearn_gn.varpro.problem import features
 
-        features = partial(predict_features, model, net.theta)
-        return self._in_batches(features, scaling.x(X))
+        of_rows = partial(features, model, net.theta)
+        return self._in_batches(of_rows, scaling.x(X))[:, :-1]

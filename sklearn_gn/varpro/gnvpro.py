@@ -33,7 +33,6 @@ from scipy import linalg
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import sum_rows, symmetric_product
 from sklearn_gn.arrays.collectives import all_rows, total
-from sklearn_gn.arrays.devices import by_rows, jitted
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import degrees_of_freedom, factor_with_floor, safe_norm
 from sklearn_gn.bayes.low_rank import TOL as KRYLOV_TOL
@@ -56,6 +55,7 @@ from sklearn_gn.varpro.problem import (
     features,
     loss_curvature,
     objective,
+    of_rows,
     penalty_matrix,
     penalty_product,
     predict_values,
@@ -76,7 +76,6 @@ class QuadraticModel(NamedTuple):
     spectral: SpectralModel
     gradient: jnp.ndarray  # (n,)
     inner_iterations: jnp.ndarray  # products, or unknowns of the inner problem
-    factors: Any  # which the inner problems of the trials start with
 
 
 def quadratic_model(net, rows, settings, projected):
@@ -127,7 +126,7 @@ def reduced_jacobian(model, theta, inner, rows, penalties):
     _, push = jax.linearize(lambda f: features(model, unravel(f), rows.x), flat)
     pull = jax.linear_transpose(push, flat)
     curve = partial(loss_curvature, model, inner.values)
-    solve = partial(solve_hessian, inner, rows, penalties)
+    solve = partial(solve_hessian, model, inner, rows, penalties)
 
     def forward(d):
         dz = push(d)
@@ -154,12 +153,7 @@ def reduced_gradient(model, theta, inner, penalties, pull):
 def full_jacobian(model, net, here, rows, penalties):
     """Return the same three in all weights."""
     flat, unravel = ravel_pytree(net)
-
-    def values(flat):
-        net = unravel(flat)
-        return features(model, net.theta, rows.x) @ net.output
-
-    _, push = jax.linearize(values, flat)
+    _, push = jax.linearize(lambda f: predict_values(model, unravel(f), rows.x), flat)
     pull = jax.linear_transpose(push, flat)
 
     def transposed(values, net):
@@ -176,11 +170,7 @@ def _penalised(model, net, penalties):
     return Net(smooth, penalties.output * net.output)
 
 
-@partial(
-    by_rows,
-    compiled=jitted(static_argnames=("model", "projected", "rank")),
-    static=("model",),
-)
+@of_rows("projected", "rank")
 def krylov_model(model, net, rows, penalties, projected, rank):
     """Return the model projected on a Krylov space of the gradient."""
     if projected:
@@ -197,10 +187,10 @@ def krylov_model(model, net, rows, penalties, projected, rank):
         return transposed(curved, _penalised(model, change, penalties))
 
     spectral, iterations = lanczos(product, gradient, rank=rank, tol=KRYLOV_TOL)
-    return QuadraticModel(spectral, gradient, iterations, here.factors)
+    return QuadraticModel(spectral, gradient, iterations)
 
 
-@partial(by_rows, compiled=jitted(static_argnames=("model", "dual")), static=("model",))
+@of_rows("dual")
 def dense_model(model, net, rows, penalties, dual):
     """Return the model in the eigenvectors of the reduced Gauss-Newton matrix.
 
@@ -236,13 +226,14 @@ def dense_model(model, net, rows, penalties, dual):
     curved = weight * jax.vmap(curve, -1, -1)(at_fixed)
     fit, by_error = total((jnp.einsum("ik,iqn->kqn", inner.z, curved), by_error))
     rotated = features_are_fewer(model, inner.output)
-    change = -solve_hessian(inner, rows, penalties, fit if rotated else fit + by_error)
+    right = fit if rotated else fit + by_error
+    change = -solve_hessian(model, inner, rows, penalties, right)
     moved = at_fixed + jnp.einsum("ik,kqn->iqn", inner.z, change)
     own = (jnp.sqrt(weight) * jax.vmap(root, -1, -1)(moved)).reshape(-1, n)
     shared = jnp.sqrt(penalties.output) * change.reshape(-1, n)
     if rotated:
-        own_by_error = inner.factors.half(by_error).reshape(-1, n)
-        shared = jnp.concatenate([shared, own_by_error])
+        own_by_error = jnp.einsum("ak,kqn->aqn", inner.factors.root, by_error)
+        shared = jnp.concatenate([shared, own_by_error.reshape(-1, n)])
     if dual:
         rows_of = jnp.concatenate([all_rows(own), shared])
         spectral = _dual_eigenvectors(rows_of, gradient, flat, penalties.hidden)
@@ -253,7 +244,7 @@ def dense_model(model, net, rows, penalties, dual):
         slopes = vectors.T @ gradient
         spectral = SpectralModel(jnp.maximum(values, 0), slopes, vectors)
     unknowns = jnp.int32(inner.output.size)
-    return QuadraticModel(spectral, gradient, unknowns, inner.factors)
+    return QuadraticModel(spectral, gradient, unknowns)
 
 
 def _dual_eigenvectors(rows, gradient, flat, alpha):
@@ -379,9 +370,7 @@ def gauss_newton(rows, state, settings, projected):
     return state, report, passes + n_trials
 
 
-@partial(
-    by_rows, compiled=jitted(static_argnames=("model", "projected")), static=("model",)
-)
+@of_rows("projected")
 def try_step(model, net, found, rows, penalties, projected, radius, damping, fraction):
     """Return a fraction of the step by a quadratic model, and the objective after it.
 
@@ -397,8 +386,7 @@ def try_step(model, net, found, rows, penalties, projected, radius, damping, fra
     coordinates = fraction * damped_coordinates(spectral, shift)
     moved = unravel(flat + spectral.basis @ coordinates)
     if projected:
-        start = Net(moved, net.output)
-        inner = solve_inner(model, start, rows, penalties, found.factors)
+        inner = solve_inner(model, Net(moved, net.output), rows, penalties)
         moved, loss = Net(moved, inner.output), inner.loss
     else:
         loss = objective(model, moved, rows, penalties)

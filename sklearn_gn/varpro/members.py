@@ -1,4 +1,4 @@
-"""The members of a committee: their starts, and what they predict together.
+"""The members of a committee, and what they predict together.
 
 A member is a small network (:class:`~sklearn_gn.bayes.layers.Layers`) with the
 penalties that were chosen for it. The mean of several predicts better than the one of
@@ -15,9 +15,7 @@ from scipy.special import log_softmax, logsumexp
 from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.gaussian_process import GaussianProcess
-from sklearn_gn.bayes.layers import block_size, curvatures, forward, residuals
-from sklearn_gn.data.rows_source import row_blocks
-from sklearn_gn.linalg.factors import solve_general
+from sklearn_gn.bayes.layers import forward
 from sklearn_gn.optim.multinomial import all_classes
 
 
@@ -55,27 +53,6 @@ def networks_of(members):
     """Return the members with as many hidden layers as the first, which has all."""
     own = [m for m in members if not isinstance(m.model, GaussianProcess)]
     return tuple(m for m in own if len(m.model.sizes) == len(own[0].model.sizes))
-
-
-def in_units(member, before, after):
-    """Return a member of a former fit as a start, in the :class:`Units` of this one."""
-    model, net = member.model, member.net
-    output, layers = model.split(net.theta)
-    output, layers = output.copy(), [layer.copy() for layer in layers]
-    ratio = after.x_scale / before.x_scale
-    moved = (after.x_center - before.x_center) / before.x_scale
-    slopes = output[1 : 1 + model.sizes[0]]
-    output[0] += moved @ slopes
-    slopes *= ratio[:, None]
-    if layers:
-        seen = list(model.features)
-        layers[0][:, 0] += layers[0][:, 1:] @ moved[seen]
-        layers[0][:, 1:] *= ratio[seen]
-    if model.loss == "squared":
-        output *= before.y_scale / after.y_scale
-        output[0] += (before.y_center - after.y_center) / after.y_scale
-    beta = net.beta if after.same_as(before) else None
-    return Member(net._replace(theta=model.join(output, layers), beta=beta))
 
 
 # --- predictions ---------------------------------------------------------------------
@@ -146,32 +123,3 @@ def posterior_variances(member, x):
     if isinstance(member.model, GaussianProcess):
         return member.model.variances(covariance, x)
     return laplace.value_variances(member.model, member.net.theta, covariance, x)
-
-
-# --- rows left out -------------------------------------------------------------------
-
-
-def left_out_values(member, n_effective, rows):
-    r"""Return the values of a member at rows that are left out once, of shape (m, k).
-
-    Nothing is fitted again. One Newton step with the curvature H of the fit moves the
-    values of a row that is left out by
-
-    .. math::
-        V (I - \Lambda V)^{-1} (p - y), \qquad V = J H^{-1} J^T,
-
-    with the derivatives J of its values, and Lambda the second derivative of its loss.
-    For the squared loss of a linear model this is exact.
-    """
-    model, covariance, moved = member.model, member.known.covariance.get(), []
-    width = model.n_values * len(member.net.theta)
-    for x, y, weight in row_blocks(rows, block_size(width)):  # they stay in cache
-        u, jacobian = member.values(x), model.jacobian(member.net.theta, x)
-        spread = np.einsum("tpm,spm->mts", jacobian, covariance @ jacobian)
-        # A row that stands for several is left out once only.
-        once = np.minimum(weight * n_effective, 1)[:, None, None]
-        share = once * (curvatures(model, u) @ spread)
-        pull = -once * residuals(model, u, y)[:, :, None]
-        without = solve_general(np.eye(u.shape[1]) - share, pull)
-        moved.append(u + (spread @ without)[:, :, 0])
-    return np.concatenate(moved)

@@ -13,8 +13,7 @@ singular value decomposition of the features, or multinomial logistic regression
 by Newton's method. Both give a root of the inverse Hessian, for later solves with it.
 """
 
-import weakref
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -46,7 +45,11 @@ INNER_TOL = 1e-10  # of the gradient of the inner problem, absolute or relative
 # Of a first system the residual, and of the slope of a step what a line search leaves.
 _FORCING = 0.1
 
-of_rows = partial(by_rows, compiled=jitted(static_argnames="model"), static=("model",))
+
+def of_rows(*static):
+    """Return what compiles a function of rows for each model and static arguments."""
+    compiled = jitted(static_argnames=("model", *static))
+    return partial(by_rows, compiled=compiled, static=("model",))
 
 
 class Net(NamedTuple):
@@ -65,15 +68,12 @@ class Model:
     that falls into a comparison in Python comes out as another error.
     """
 
-    __slots__ = ("__weakref__", "loss", "network")
-    _known = weakref.WeakValueDictionary()
-
+    @staticmethod  # type: ignore[misc]
+    @cache
     def __new__(cls, network, loss):
         """Return the model with this network and loss, a new one if there is none."""
-        model = cls._known.get((network, loss))
-        if model is None:
-            model = cls._known[network, loss] = super().__new__(cls)
-            model.network, model.loss = network, loss
+        model = object.__new__(cls)
+        model.network, model.loss = network, loss
         return model
 
     def __reduce__(self):
@@ -90,6 +90,7 @@ class Penalties(NamedTuple):
 # --- the objective -------------------------------------------------------------------
 
 
+@partial(jax.jit, static_argnames="model", inline=True)
 def features(model, theta, x):
     """Return the features with a one appended, of shape (m, p)."""
     z = model.network.apply(theta, x)
@@ -148,19 +149,13 @@ def evaluate(model, net, rows, penalties, z=None):
     return Evaluation(net.output, loss, z, values, error)
 
 
-@of_rows
+@of_rows()
 def objective(model, net, rows, penalties, z=None):
     """Return Phi(W, theta) at the given output layer."""
     return evaluate(model, net, rows, penalties, z).loss
 
 
-@partial(jax.jit, static_argnames="model")
-def predict_features(model, theta, x):
-    """Return the features without the appended one."""
-    return model.network.apply(theta, x)
-
-
-@partial(jax.jit, static_argnames="model")
+@partial(jax.jit, static_argnames="model", inline=True)
 def predict_values(model, net, x):
     """Return the values of the output layer."""
     return features(model, net.theta, x) @ net.output
@@ -169,25 +164,25 @@ def predict_values(model, net, x):
 # --- the inner problem ---------------------------------------------------------------
 
 
-@of_rows
+@of_rows()
 def with_optimal_output(model, net, rows, penalties, z=None):
     """Return the network with its optimal output layer, objective and factors."""
     inner = solve_inner(model, net, rows, penalties, z=z)
     return Net(net.theta, inner.output), inner.loss, inner.factors
 
 
-def solve_inner(model, net, rows, penalties, factors=None, z=None):
+def solve_inner(model, net, rows, penalties, z=None):
     """Return the Evaluation with the optimal output layer, and its factors.
 
-    For the cross-entropy the search begins with the output layer of the network, and
-    with ``factors`` that may belong to other features.
+    For the cross-entropy the search begins with the output layer of the network.
     """
     z = features(model, net.theta, rows.x) if z is None else z
     if model.loss == "squared":
         output, factors = solve_squares(z, rows, penalties.output)
     else:
-        given = rows, penalties.output, net.output, factors
-        output, factors = solve_entropy(model, z, *given)
+        output = solve_entropy(model, z, rows, penalties.output, net.output)
+        given = z, z @ output, rows.weight, penalties.output
+        factors = entropy_factors(*given, output.size <= LARGEST_DENSE)
     inner = evaluate(model, Net(net.theta, output), rows, penalties, z)
     return inner._replace(factors=factors)
 
@@ -195,39 +190,26 @@ def solve_inner(model, net, rows, penalties, factors=None, z=None):
 class HessianRoot(NamedTuple):
     """``R`` with ``R^T R = H^-1`` for the Hessian H of the inner problem.
 
-    Blocks of shape (1, p, p), the same for all targets of least squares, (1, pq, pq),
-    the whole of the cross-entropy, or (q, p, p), one for each class where the whole is
-    large. Products are many times faster than substitutions in a Cholesky factor. Right
-    sides have the shape (p, q, ...).
+    Of shape (p, p), the same for all targets of least squares, and nearly so for all
+    classes where the whole, (pq, pq), is large. Products are many times faster than
+    substitutions in a Cholesky factor. Right sides have the shape (p, q, ...).
     """
 
     root: Any
 
-    def half(self, right):
-        """Return ``R right``, of the shape (blocks, order, columns)."""
-        n_blocks, order, _ = self.root.shape
-        by_block = right if n_blocks == 1 else right.swapaxes(0, 1)
-        return self.root @ by_block.reshape(n_blocks, order, -1)
-
-    def back(self, image, shape):
-        """Return ``R^T image`` with the shape of the right sides."""
-        # On a CPU, XLA takes thirty times as long for root^T @ vector.
-        solved = (image.swapaxes(1, 2) @ self.root).swapaxes(1, 2)
-        if len(self.root) == 1:
-            return solved.reshape(shape)
-        return solved.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
-
     def solve(self, right):
         """Return ``H^-1 right``."""
-        return self.back(self.half(right), right.shape)
+        image = self.root @ right.reshape(len(self.root), -1)
+        # On a CPU, XLA takes thirty times as long for root^T @ vector.
+        return (image.T @ self.root).T.reshape(right.shape)
 
 
-def solve_hessian(inner, rows, penalties, right):
+def solve_hessian(model, inner, rows, penalties, right):
     """Solve with the Hessian of the inner problem; (p, q), if direct also (p, q, r)."""
-    if len(inner.factors.root) == 1:
+    if model.loss == "squared" or len(inner.factors.root) == inner.output.size:
         return inner.factors.solve(right)
     given = inner.z, inner.values, rows.weight, penalties.output, inner.factors
-    return -entropy_direction(*given, right, INNER_TOL)[0]
+    return -entropy_direction(*given, right, INNER_TOL)
 
 
 def solve_squares(z, rows, alpha_out):
@@ -246,17 +228,15 @@ def solve_squares(z, rows, alpha_out):
     inverse = jnp.where(keep, 1 / jnp.where(keep, shifted, 1), 0)
     image = u.T @ total(q[:m].T @ (scale * rows.y))
     output = vt.T @ ((s * inverse)[:, None] * image)
-    return output, HessianRoot((jnp.sqrt(inverse)[:, None] * vt)[None])
+    return output, HessianRoot(jnp.sqrt(inverse)[:, None] * vt)
 
 
-def solve_entropy(model, z, rows, alpha_out, start, factors=None):
-    """Solve multinomial logistic regression by Newton's method; return W and factors.
+def solve_entropy(model, z, rows, alpha_out, start):
+    """Solve multinomial logistic regression by Newton's method; return W.
 
-    Systems are solved by conjugate gradients, preconditioned by the factors of an
-    earlier Hessian, even of other features, until they take more iterations than new
-    factors cost. Along a step the least loss is found, by its slope, which rounding
-    errors of the loss do not hide. The iteration ends when no component of the gradient
-    exceeds ``INNER_TOL``, absolute or relative to the first, or at rounding.
+    Along a step the least loss is found, by its slope, which rounding errors of the
+    loss do not hide. The iteration ends when no component of the gradient exceeds
+    ``INNER_TOL``, absolute or relative to the first, or at rounding.
     """
     weight, y, limits = rows.weight, rows.y, jnp.finfo(z.dtype)
 
@@ -264,24 +244,20 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
         e = weight[:, None] * residuals(model, z @ output, y)
         return alpha_out * output - total(z.T @ e)
 
-    def factors_at(output):
-        return entropy_factors(z, z @ output, weight, alpha_out)
-
     def size(g):
         return jnp.max(jnp.abs(g))
 
     def unfinished(carry):
-        _, g, _, _, stuck, count = carry
+        _, g, stuck, count = carry
         return (size(g) > goal) & ~stuck & (count < 2 * limits.nmant)
 
     def newton(carry):
-        output, g, factors, stale, _, count = carry
-        factors = lax.cond(stale, factors_at, lambda output: factors, output)
+        output, g, _, count = carry
         values = z @ output
+        factors = entropy_factors(z, values, weight, alpha_out, False)
         # Exact enough for quadratic convergence.
         forcing = jnp.clip(size(g) / size(first), INNER_TOL, _FORCING)
-        given = z, values, weight, alpha_out, factors
-        step, iterations = entropy_direction(*given, g, forcing)
+        step = entropy_direction(z, values, weight, alpha_out, factors, g, forcing)
         change, slope = z @ step, jnp.sum(step * g)
 
         def derivatives(length):
@@ -301,26 +277,17 @@ def solve_entropy(model, z, rows, alpha_out, start, factors=None):
         following = gradient(moved)
         # At rounding the gradient no longer falls.
         loss = total(weight @ losses(model, values, y))
-        flat = -slope <= limits.eps * loss
-        flat = flat & (size(following) >= size(g) / 2)
-        stuck = jnp.where(good, flat, stale)
-        # A product takes 4 m p q operations, a Hessian m times the square of its order.
-        stale = ~good | (4 * iterations > factors.root.shape[-1])
-        return moved, following, factors, stale, stuck, count + 1
+        flat = (-slope <= limits.eps * loss) & (size(following) >= size(g) / 2)
+        return moved, following, ~good | flat, count + 1
 
     first = gradient(start)
     goal = INNER_TOL * jnp.maximum(1, size(first))
-    stale = jnp.bool_(factors is None)
-    if factors is None:
-        shapes = jax.eval_shape(factors_at, start)
-        factors = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-    carry = start, first, factors, stale, jnp.bool_(False), jnp.int32(0)
-    output, *_ = lax.while_loop(unfinished, newton, carry)
-    return output, factors_at(output)
+    carry = start, first, jnp.bool_(False), jnp.int32(0)
+    return lax.while_loop(unfinished, newton, carry)[0]
 
 
 def entropy_direction(z, values, weight, alpha_out, factors, gradient, forcing):
-    """Return the Newton direction of the inner problem (p, q), and CG iterations."""
+    """Return the Newton direction of the inner problem, (p, q)."""
     p = probabilities(values)
 
     def product(v):
@@ -329,52 +296,43 @@ def entropy_direction(z, values, weight, alpha_out, factors, gradient, forcing):
         )
         return of_losses + alpha_out * v
 
-    return newton_direction(
+    direction, _ = newton_direction(
         product,
         gradient,
         precondition=factors.solve,
         forcing=forcing,
         max_iter=gradient.size,
     )
+    return direction
 
 
-def entropy_factors(z, values, weight, alpha_out):
-    """Return a root of the inverse inner Hessian, or of its diagonal blocks.
+def entropy_factors(z, values, weight, alpha_out, whole):
+    """Return a root of the inverse inner Hessian, or of the mean over its classes.
 
     The Hessian, of W raveled feature by feature, is shifted at rounding level at least:
     without a penalty it is singular, as a constant may be added to all classes.
     """
-    probability, scaled = (
-        to_columns(probabilities(values)),
-        jnp.sqrt(weight)[:, None] * z,
-    )
+    probability = to_columns(probabilities(values))
+    scaled = jnp.sqrt(weight)[:, None] * z
     p, q = z.shape[1], probability.shape[1]
 
     def block_of(share):
         return (scaled * share[:, None]).T @ scaled
-
-    def inverse_root(matrix, scale):
-        floor = len(matrix) * jnp.finfo(matrix.dtype).eps * scale
-        return factor(matrix, jnp.maximum(alpha_out, floor)).inverse_root()
-
-    if p * q > LARGEST_DENSE:
-
-        def root_of_block(share):
-            block = total(block_of(share))
-            return inverse_root(block, jnp.trace(block))
-
-        share = probability * (1 - probability)
-        return HessianRoot(lax.map(root_of_block, share.T))
 
     def between_classes(rows):
         scaled, probability = rows
         products = scaled[:, :, None] * probability[:, None, :]
         return symmetric_product(products.reshape(len(scaled), -1).T)
 
-    hessian = -sum_rows(between_classes, (scaled, probability))
-    classes = jnp.arange(q, dtype=jnp.int32)
-    own = total(lax.map(block_of, probability.T))
-    hessian = hessian.reshape(p, q, p, q).at[:, classes, :, classes].add(own)
     # Where the network is certain, this is what large terms leave of each other.
     scale = total(jnp.sum(scaled**2))
-    return HessianRoot(inverse_root(hessian.reshape(p * q, p * q), scale)[None])
+    if whole:
+        hessian = -sum_rows(between_classes, (scaled, probability))
+        classes = jnp.arange(q, dtype=jnp.int32)
+        own = total(lax.map(block_of, probability.T))
+        hessian = hessian.reshape(p, q, p, q).at[:, classes, :, classes].add(own)
+        hessian = hessian.reshape(p * q, p * q)
+    else:
+        hessian = total(block_of(jnp.mean(probability * (1 - probability), axis=1)))
+    floor = len(hessian) * jnp.finfo(hessian.dtype).eps * scale
+    return HessianRoot(factor(hessian, jnp.maximum(alpha_out, floor)).inverse_root())

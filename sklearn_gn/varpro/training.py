@@ -18,7 +18,6 @@ layer that is optimal for them come from sums over blocks of rows:
 """
 
 import math
-from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import NoConvergence, anderson, minimize
+from scipy.optimize import minimize
 
 from sklearn_gn.arrays.backend import pad_rows
 from sklearn_gn.arrays.devices import put_rows
@@ -340,13 +339,10 @@ class ChunkedRows:
     def cross_entropy(self, model, net, penalties):
         """Return the objective and its gradient in W, in double precision."""
         loss, gradient = 0.0, np.zeros(net.output.shape)
-        none = jax.tree.map(np.zeros_like, penalties)
         for rows in self.blocks():
-            of_block = loss_and_gradient(model, net, rows, none)
+            of_block = loss_and_gradient(model, net, rows, penalties)
             loss += float(of_block[0])
             gradient += np.asarray(of_block[1], np.float64)
-        loss += float(problem.total_penalty(model, *net, penalties))
-        gradient += float(penalties.output) * np.asarray(net.output, np.float64)
         return loss, gradient
 
 
@@ -360,9 +356,10 @@ def joined_factor(model, theta, factor, rows):
 
 @partial(jax.jit, static_argnames="model")
 def loss_and_gradient(model, net, rows, penalties):
-    """Return the objective of some rows, and the gradient of its sum in W."""
-    found = problem.evaluate(model, net, rows, penalties)
-    return found.loss, found.z.T @ found.error
+    """Return what rows add to the objective, and to its gradient in W."""
+    own = jax.tree.map(lambda alpha: alpha * jnp.sum(rows.weight), penalties)
+    found = problem.evaluate(model, net, rows, own)
+    return found.loss, own.output * net.output + found.z.T @ found.error
 
 
 def evaluated(net, rows, settings, projected):
@@ -384,33 +381,24 @@ def _with_least_cross_entropy(model, net, rows, penalties):
     """Return the network with its optimal output layer, and the objective.
 
     Near the optimum the loss does not resolve a step, and line searches refuse good
-    ones. The problem is convex: the least gradient of all that were seen is the best,
-    and Anderson's method goes on to its root.
+    ones. The problem is convex: the least gradient of all that were seen is the best.
     """
     found = problem.with_optimal_output(model, net, rows.large_batch, penalties)
     in_double = partial(np.asarray, dtype=np.float64)
     (_, start), _, factors = jax.tree.map(in_double, found)
-    least = math.inf, math.nan, net.output, None
+    least = math.inf, math.nan, net.output
 
     def evaluate(coordinates):
         nonlocal least
-        image = coordinates.reshape(*factors.root.shape[:2], 1)
-        output = start + factors.back(image, start.shape)
+        image = coordinates.reshape(len(factors.root), -1)
+        output = start + (factors.root.T @ image).reshape(start.shape)
         output = output.astype(net.output.dtype)
         loss, slope = rows.cross_entropy(model, net._replace(output=output), penalties)
-        slope = factors.half(slope).ravel()
-        size = np.abs(slope).max()
-        seen = size, loss, output, coordinates.copy()
-        least = min(least, seen, key=itemgetter(0))
+        slope = (factors.root @ slope.reshape(len(image), -1)).ravel()
+        least = min(least, (np.abs(slope).max(), loss, output), key=itemgetter(0))
         return loss, slope
 
-    options = {"ftol": 0.0, "gtol": INNER_TOL}
-    first = np.zeros(start.size)
-    minimize(evaluate, first, jac=True, method="L-BFGS-B", options=options)
-    *_, output, coordinates = least
-    if np.finfo(output.dtype).eps < INNER_TOL < least[0] < math.inf:
-        with suppress(NoConvergence):  # the derivative is nearly the identity
-            options = {"alpha": -1.0, "f_tol": INNER_TOL, "maxiter": 20}
-            anderson(lambda c: evaluate(c)[1], coordinates, **options)
-    _, loss, output, _ = least
+    words = {"ftol": 0.0, "gtol": INNER_TOL}
+    minimize(evaluate, np.zeros(start.size), jac=True, method="L-BFGS-B", options=words)
+    _, loss, output = least
     return Net(net.theta, jnp.asarray(output)), loss

@@ -9,13 +9,9 @@ of its margin
 
 Fast Gauss-Newton (Korbit and Zanon) keeps the curvature along the margin alone, so that
 the system of a step has one row an example. In place of the curvature itself, which is
-nearly zero for rows that are far on the wrong side, there stands the least one of a
-parabola that touches the loss at f and lies nowhere below it (Jaakkola and Jordan,
-"Bayesian parameter estimation via variational methods", 2000),
-
-    h(f) = tanh(f / 2) / (2 f).
-
-So no step is too long for the margins, linear in the parameters, that it is taken for.
+nearly zero for rows that are far on the wrong side, there stands h(f), that of
+:func:`~sklearn_gn.optim.multinomial.bounding_curvature`: no step is too long for the
+margins, linear in the parameters, that it is taken for.
 With Q the derivatives of the margins of a batch, weights w that sum to one, the
 residuals r = w sigmoid(-f), R^2 = w h and D the damping and penalties, the step is
 
@@ -29,7 +25,8 @@ err differently: the evidence finds how noisy the classes are, but takes classes
 are nearly separable for noisier than they are; wide networks do well there, and fit
 noise where classes overlap. Rows that a fit has not seen tell
 (:mod:`sklearn_gn.varpro.candidates`): each wide member is fitted without a quarter of
-the rows, another one for each member, before it sees all of them.
+the rows, another one for each member, before it sees all of them. The first is fitted
+alone, the others only if it is worth its place beside all other candidates.
 """
 
 import math
@@ -62,15 +59,21 @@ class WideState(NamedTuple):
     """The wide members, and their place in the schedule."""
 
     members: tuple  # of Member
+    running: tuple  # numbers of the first and behind the last that lacks a part now
     iteration: int = 0
     lacking: tuple = ()  # members that have not seen their part, once all see all rows
+
+    @property
+    def fitted(self):
+        """The members, once the first one was worth it and all of them are fitted."""
+        return self.members if self.running[1] == len(self.members) else ()
 
 
 # --- epochs --------------------------------------------------------------------------
 
 
-def init(members, options):
-    """Return the state of wide members that start from some.
+def init(members, options, waits):
+    """Return the state of wide members that start from some, or wait to be tried.
 
     The :class:`~sklearn_gn.bayes.evidence_gn.EvidenceOptions` have the damping of all
     epochs, or None if it rises, and given penalties of the groups.
@@ -78,9 +81,8 @@ def init(members, options):
     alpha = np.append(10.0, np.ones(members[0].model.n_groups - 1))
     if options.alpha is not None:
         alpha = options.n_effective * options.alpha
-    return WideState(
-        tuple(m._replace(net=m.net._replace(alpha=alpha, beta=1.0)) for m in members)
-    )
+    starts = [m._replace(net=m.net._replace(alpha=alpha, beta=1.0)) for m in members]
+    return WideState(tuple(starts), (0, 0 if waits else len(starts)))
 
 
 def step(rows, state, options, seed):
@@ -90,6 +92,7 @@ def step(rows, state, options, seed):
     Members lack a part of the rows at first and end with epochs on all of them:
     networks of three quarters of the rows predict worse where the classes are nearly
     separable. If ``tol`` is zero, the fit goes on after the last epoch of the schedule.
+    A first member that is tried alone stops when it is to see all rows.
     """
     parts = max(1, math.isqrt(len(rows.x) // SOME_ROWS))
     (epoch, part), last = divmod(state.iteration, parts), EPOCHS + EPOCHS // 2
@@ -113,15 +116,19 @@ def step(rows, state, options, seed):
         settings = options.n_effective, damping, dtype
         return run_epoch(member, seen, *settings, rng, slice(part, None, parts))
 
-    found = side_by_side(after_epoch, list(enumerate(state.members)))
-    members, losses = zip(*found, strict=True)
+    first, end = state.running if lacks_part else (0, len(state.members))
+    found = side_by_side(after_epoch, list(enumerate(state.members))[first:end])
+    moved, losses = zip(*found, strict=True)
     loss = float(np.mean(losses))
     if not math.isfinite(loss):
         return state, Report(loss, math.nan, stop="non_finite")
     iteration = state.iteration + 1
     stop = "tol" if iteration == last * parts and options.tol > 0 else None
-    lacking = members if iteration == EPOCHS * parts else state.lacking
-    state = WideState(members, iteration, lacking)
+    members = state.members[:first] + tuple(moved) + state.members[end:]
+    state = state._replace(members=members, iteration=iteration)
+    if iteration == EPOCHS * parts:
+        state = state._replace(lacking=state.fitted)
+        stop = None if state.fitted else "tol"
     return state, Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
 
 
@@ -206,6 +213,4 @@ def batch_step(model, maps, batch, penalties, damping):
 def left_out_part(rows):
     """Return the number of the part, (m,), that each row belongs to."""
     order = np.argsort(np.argmax(rows.y, axis=1), kind="stable")
-    part = np.empty(len(order), np.intp)
-    part[order] = np.arange(len(order)) % N_PARTS
-    return part
+    return np.argsort(order) % N_PARTS

@@ -292,8 +292,8 @@ def test_a_former_member_is_the_same_function_in_other_units(fitted):
     center, scale = np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.3, 1.0])
     after = Units(center, scale, np.array([3.0]), 0.7, before.limits)
     for member in former:
-        moved = members.in_units(member, before, after)
-        found = moved.model.values(moved.net.theta, after.x(X))
+        theta = member.model.in_units(member.net.theta, before, after)
+        found = member.model.values(theta, after.x(X))
         known = member.model.values(member.net.theta, before.x(X))
         assert_allclose(
             found * after.y_scale + after.y_center,

@@ -96,15 +96,6 @@ def transposed(model, net, inner, rows, penalties, values, output):
 # --- the inner problem ---------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_newton_gives_up_reused_factors_that_are_of_no_use():
-    model, net, rows, penalties = example("cross_entropy", 4)
-    fresh = solve_inner(model, net, rows, penalties)
-    broken = jax.tree.map(lambda a: jnp.full_like(a, jnp.nan), fresh.factors)
-    found = solve_inner(model, net, rows, penalties, broken)
-    np.testing.assert_allclose(found.output, fresh.output, atol=1e-8)
-
-
 def test_inner_newton_survives_margins_of_a_thousand():
     model, net, rows, penalties = example("cross_entropy", 4)
     start = 1e3 * np.random.RandomState(0).randn(*net.output.shape)

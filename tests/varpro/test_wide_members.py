@@ -178,13 +178,15 @@ def test_members_of_both_kinds_are_those_of_their_own_committees():
     assert [e.coefs_[0].shape for e in again.estimators_[k : k + 4]] == 4 * [(4, 100)]
 
 
-@pytest.mark.parametrize("random_state", [0, None])
+# Before the end the wide members have 50 iterations: 20 of the first one, 20 of the
+# others without a part of the rows, and 10 of all of them.
+@pytest.mark.parametrize(("random_state", "n_left"), [(0, 65), (0, 40), (None, 20)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state):
+def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state, n_left):
     X, y = load_iris(return_X_y=True)
-    model = VarProNetClassifier(max_iter=8, random_state=random_state)
-    path = tmp_path / "fit.ckpt"
-    clone(model).set_callbacks(Checkpoint(path)).set_params(max_iter=3).fit(X, y)
+    model = VarProNetClassifier(random_state=random_state)
+    path, n_iter = tmp_path / "fit.ckpt", clone(model).fit(X, y).n_iter_ - n_left
+    clone(model).set_callbacks(Checkpoint(path)).set_params(max_iter=n_iter).fit(X, y)
     for name in ("a", "b"):
         shutil.copy(path, tmp_path / name)
     resumed, again = (
@@ -199,16 +201,23 @@ def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state):
         assert_array_equal(resumed.convergence_log_["loss"], loss)
 
 
-def test_a_mixed_committee_of_few_small_members_continues():
+def test_a_committee_that_ends_before_its_wide_members_continues_without_them():
     X, y = load_iris(return_X_y=True)
     model = VarProNetClassifier(max_iter=1, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(X, y)
-    widths = [e.coefs_[0].shape[1] for e in model.estimators_[:6]]
-    assert widths == [4, 4, 100, 100, 100, 100]
+    widths = [e.coefs_[0].shape[1] for e in model.estimators_ if e.coefs_]
+    assert widths == [4, 4]
     with pytest.warns(ConvergenceWarning):
         model.set_params(warm_start=True).fit(X, y)
-    assert [e.coefs_[0].shape[1] for e in model.estimators_[:6]] == widths
+    assert [e.coefs_[0].shape[1] for e in model.estimators_ if e.coefs_] == widths
+
+
+def test_wide_members_that_tell_nothing_new_are_not_fitted():
+    X = np.random.default_rng(0).uniform(-2, 2, (400, 2))
+    y = np.sum(np.floor(X), axis=1).astype(int) % 2
+    model = VarProNetClassifier(random_state=0).fit(X, y)  # the process knows all
+    assert {e.coefs_[0].shape[1] for e in model.estimators_ if e.coefs_} == {4}
 
 
 # --- shares of the small and the wide members -----------------------------------------

@@ -1,16 +1,12 @@
 """Values of rows that are left out, without fits."""
 
-from types import SimpleNamespace
-
 import numpy as np
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from sklearn_gn.bayes import laplace
-from sklearn_gn.bayes.evidence_gn import RegularisedLayers
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro.members import Member, left_out_values
 
 ALPHA, M = 0.7, 30
 
@@ -44,12 +40,7 @@ def fitted(model, rows, n_effective):
 def covariance(model, rows, theta, n_effective):
     alpha = np.full(model.n_groups, ALPHA)
     sums = model.sums(theta, rows)
-    return laplace.Deferred(laplace.covariance, model, sums, alpha, 1.0, n_effective)
-
-
-def member_of(model, theta, inverse):
-    net = RegularisedLayers(theta, None, 1.0, None, 0.0, model)
-    return Member(net, known=SimpleNamespace(covariance=inverse))
+    return laplace.covariance(model, sums, alpha, 1.0, n_effective)
 
 
 def refitted_values(model, rows):
@@ -66,7 +57,7 @@ def test_left_out_values_of_least_squares_are_exact():
     model, rows = problem("squared", 1)
     theta = fitted(model, rows, M)
     inverse = covariance(model, rows, theta, M)
-    found = left_out_values(member_of(model, theta, inverse), M, rows)
+    found = laplace.left_out_values(model, theta, inverse, rows, M)
     assert_allclose(found, refitted_values(model, rows), rtol=1e-6, atol=1e-7)
 
 
@@ -74,6 +65,6 @@ def test_left_out_values_of_classes_are_those_of_fits_nearly():
     model, rows = problem("cross_entropy", 3)
     theta = fitted(model, rows, M)
     inverse = covariance(model, rows, theta, M)
-    found = left_out_values(member_of(model, theta, inverse), M, rows)
+    found = laplace.left_out_values(model, theta, inverse, rows, M)
     known, values = refitted_values(model, rows), model.values(theta, rows.x)
     assert np.abs(found - known).max() < 0.15 * np.abs(values - known).max()
