@@ -59,13 +59,15 @@ def set_fitted(estimator, run, rows, options, factors):
     if options.robust:
         rows = rows._replace(y=huber.targets_of(mean_values(members, rows.x), rows))
     # 1. What is known of each member, other candidates, and the shares of all.
-    n_small = len(members) - (len(state.wide.fitted) if state.wide else 0)
+    has_wide = options.wide and state.wide
+    n_small = len(members) - (len(state.wide.fitted) if has_wide else 0)
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
     if members[0].model.shapes() and (classifies or options.evidence.alpha is None):
         seen = left_out_rows(rows)
         found = (kinds_of_classes if classifies else of_kinds)(small, rows, options)
-        kinds, log_p = with_process(state.process, *found, seen, options)
+        process = state.process if options.is_open else None
+        kinds, log_p = with_process(process, *found, seen, options)
         if wide:
             given = kinds, log_p, seen, rows, options
             kinds, log_p, seen = with_wide(wide, state.wide.lacking or wide, *given)
