@@ -48,14 +48,6 @@ def test_its_evidence_is_the_density_of_the_data(k, d):
     np.testing.assert_allclose(found.coef[0], ridge.intercept_, atol=1e-9)
 
 
-def test_without_variance_or_noise_there_is_none():
-    assert linear_model(*rows_of(8, 12, 1)) is None  # of which some are repeated
-    rows, n_effective = rows_of(20, 2, 1)
-    assert linear_model(rows._replace(y=np.zeros((20, 1))), n_effective) is None
-    assert linear_model(rows._replace(x=np.zeros((20, 2))), n_effective) is None
-    assert linear_model(rows._replace(y=1e-160 * rows.y), n_effective) is None
-
-
 @pytest.mark.parametrize(("n", "d"), [(134, 15), (40, 60)])
 @pytest.mark.parametrize("kind", [ShallowReLURegressor, VarProNetRegressor])
 def test_a_network_that_finds_structure_in_noise_loses_to_it(kind, n, d):

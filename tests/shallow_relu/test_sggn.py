@@ -233,20 +233,6 @@ def test_iterations_never_raise_the_loss_and_keep_unit_normals(alpha, damping):
         np.testing.assert_allclose(norms, 1, rtol=1e-12)
 
 
-def test_iteration_converges_quadratically_to_a_network():
-    target, rows = make(m=400, d=2, n=4, seed=3)
-    rows = rows._replace(y=predict(target, rows.x))
-    net = target._replace(hyperplanes=target.hyperplanes + 0.01)
-    net = sggn.fit_output_layer(net, rows, options())
-    losses = []
-    for _ in range(12):
-        result = iterate(net, rows, options())
-        net = result.net
-        losses.append(float(result.loss))
-    assert losses[-1] < 1e-24
-    assert bool(result.rounding)
-
-
 # -- relocation -----------------------------------------------------------------------
 
 

@@ -18,7 +18,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.arrays.libraries import forced_jax
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.softmax_head import (
     head,
@@ -27,6 +26,7 @@ from sklearn_gn.softmax_head import (
 )
 from sklearn_gn.softmax_head.minibatch import fgn_epoch
 from sklearn_gn.solvers import FGN, SGN, SOFTMAX_HEAD_SOLVERS, Adam, FGNNewton
+from tests._libraries import forced_jax
 
 SOLVERS = ("fgn_newton", "fgn", "sgn", "adam")
 
