@@ -310,7 +310,6 @@ class SolutionDisplay(Display):
             If the estimator has no problem, if an axis or an output is unknown, or if
             no point of the slice is in the domain.
         """
-        cls._needs_matplotlib("from_estimator")
         check_is_fitted(estimator)
         problem = getattr(estimator, "problem_", None)
         if problem is None:
