@@ -45,7 +45,6 @@ from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, dec
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     active_set,
-    activity,
     alive_features,
     hidden_features,
     joint_design,
@@ -157,7 +156,7 @@ def direction(net, rows, options):
     step is the paper's.
     """
     active = active_set(net, options.active_tol)
-    size = jnp.where(active, activity(net), 1)[:, None]
+    size = jnp.where(active, jnp.linalg.norm(net.coef, axis=1), 1)[:, None]
     design = layer_design(net, rows, active)
     error = residual(net, rows).reshape(-1, 1)
     gradient = total(design.T @ error).reshape(net.hyperplanes.shape) * size
