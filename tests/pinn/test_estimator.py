@@ -34,7 +34,7 @@ from sklearn_gn.pde import (
 )
 from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn.observation_weight import (
-    Observed,
+    Observations,
     has_settled,
     next_weight,
     share_of_equation,
@@ -382,7 +382,7 @@ def test_the_weight_falls_with_the_share_of_the_equation():
     losses = np.array([1e-5, 3e-5, 1e-3])  # interior, a condition, observations
     assert share_of_equation(losses) == pytest.approx(0.04)
     assert share_of_equation(np.array([1e-5, 3e-5, 0.0])) == np.inf
-    many, one = Observed(1000), Observed(1)
+    many, one = Observations(1000), Observations(1)
     assert next_weight(0.5, losses, many) == pytest.approx(0.05)
     # Until a hundredth of a parameter is spent on the noise: a share of 0.02 / n.
     assert next_weight(0.5, losses, one) == pytest.approx(0.5 / 2)
@@ -399,7 +399,7 @@ def test_the_weight_falls_with_the_share_of_the_equation():
     for kept in ([1e-3, 3e-5, 1e-5], [1e-3, 3e-5, 0.0], [np.nan, 1.0, 1.0]):
         assert next_weight(0.5, np.array(kept), many) == 0.5
     # With unknown functions, whatever the share is.
-    free = Observed(1000, has_functions=True)
+    free = Observations(1000, has_functions=True)
     assert next_weight(0.5, losses, free, 0.01) == pytest.approx(0.05)
     assert has_settled([1.0] * 9)
     assert not has_settled([1.0] * 8)

@@ -497,7 +497,7 @@ def test_a_vanished_coefficient_is_one_of_a_settled_fit_that_explains_little(
     level = Control().level._replace(falls=tuple(losses))
     now = Control(level=level, weighing=observation_weight.Weighing(0.5))
     settings = SimpleNamespace(
-        models=[model], observed=observation_weight.Observed(spread_loss=2.0)
+        models=[model], observed=observation_weight.Observations(spread_loss=2.0)
     )
     net, class_losses = Parameters((), extra), np.array([1.0, misfit])
     found = control.has_vanished(now, net, settings, class_losses)
