@@ -534,6 +534,7 @@ def _half_insulated(u, x):
     ("residual", "place"),
     [(_heat, None), (_wave, "x = [01]"), (_half_insulated, "x = 0")],
 )
+@pytest.mark.repeats
 def test_only_jumps_without_functions_at_the_start_are_named(residual, place):
     sides = Dirichlet(0.0, on=("x=min", "x=max"))
     problem = Problem(residual, Box(x=(0, 1), t=(0, 1)), [sides, Initial(1.0)])
