@@ -90,7 +90,7 @@ def PoissonCosine(dim: int = 5) -> Problem:
 
 
 @lru_cache(maxsize=4)
-def _weights(dim, seed):
+def weights_of(dim, seed):
     weights = np.random.RandomState(seed).standard_normal(dim - 1)
     weights.setflags(write=False)
     return weights
@@ -126,7 +126,7 @@ class _TwoBody:
         )
 
     def _weights(self, x):
-        return jnp.asarray(_weights(self.dim, self.seed), x.dtype)
+        return jnp.asarray(weights_of(self.dim, self.seed), x.dtype)
 
 
 def _derivatives(function, x):

@@ -102,7 +102,7 @@ def load_indian_pines(
     data, target = image[tuple(pixels.T)], truth[tuple(pixels.T)].astype(int)
     if not len(target):
         raise ValueError(f"The ground truth in {ground_truth_file} labels no pixel.")
-    train, validation, test = _split(target, random_state)
+    train, validation, test = split_pixels(target, random_state)
     if standardize:
         data -= data.mean(axis=1, keepdims=True)
         deviation = data.std(axis=1, keepdims=True)
@@ -153,7 +153,7 @@ def _mat_array(path, ndim, role):
     return next(iter(found.values()))
 
 
-def _split(target, random_state):
+def split_pixels(target, random_state):
     """Return the rows to train, to validate and to test, each sorted."""
     rng = check_random_state(random_state)
     train, validation, test = [], [], []

@@ -117,7 +117,7 @@ class Recorder:
         self.evaluated = []  # whether on all rows, where batches made a network
         self.rows = self.settings = None
         self.trials_per_step = 0.0  # of GNvpro
-        self._spent = 0.0
+        self.seconds_scoring = 0.0
 
     def setup(self, estimator, context):
         pass
@@ -131,7 +131,7 @@ class Recorder:
         point = {
             "iteration": row["iteration"],
             "work_units": float(row["work_units"]),
-            "seconds": row["time"] - self._spent,
+            "seconds": row["time"] - self.seconds_scoring,
             "level": int(row["level"]),
         }
         ended = context.max_subtasks != 0  # the fit, not an iteration
@@ -144,7 +144,7 @@ class Recorder:
             self.nets.append(run.final_state.net)
             self.evaluated.append(row.get("evaluated_on_all_rows", True))
             self.rows, self.settings = run.rows, run.options
-        self._spent += time.perf_counter() - begun
+        self.seconds_scoring += time.perf_counter() - begun
         return self.until(point)
 
     def keep(self, points):

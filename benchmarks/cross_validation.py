@@ -6,6 +6,7 @@ let all of them share one compilation of every function.
 
 import time
 import warnings
+from collections import Counter
 
 import jax
 from sklearn.datasets import make_friedman1
@@ -15,7 +16,6 @@ from sklearn.model_selection import GridSearchCV
 from benchmarks._report import settings, summary, target
 from benchmarks._timing import stages
 from sklearn_gn import ShallowReLURegressor
-from sklearn_gn.shallow_relu import dense, sggn
 from sklearn_gn.solvers import JointGN
 
 N_ROWS = 403  # not a multiple of 5
@@ -27,15 +27,6 @@ NOTES = (
     "compilations lists all functions. seconds are those of a second search, which "
     "compiles nothing.",
 )
-
-
-def compilations():
-    """How often every function of the solver was compiled."""
-    return {
-        name: function._cache_size()
-        for name, function in {**vars(sggn), **vars(dense)}.items()
-        if hasattr(function, "_cache_size") and not isinstance(function, type)
-    }
 
 
 def search(parameters):
@@ -56,9 +47,17 @@ def run(args):
         parameters |= {"n_neurons": 3, "solver": solver, "max_iter": 5}
     jax.clear_caches()
     stages()
+    counts = Counter()
+
+    def count(event, seconds, **about):
+        del seconds
+        if event.endswith("backend_compile_duration"):
+            counts[about["fun_name"]] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(count)
     search(parameters)
+    jax.monitoring.unregister_event_duration_listener(count)
     compiling = sum(stages().values())
-    counts = compilations()
     grid, seconds = search(parameters)
     runs = [
         {
@@ -71,7 +70,7 @@ def run(args):
     methods = {
         "sggn": {
             "settings": settings(ShallowReLURegressor(**parameters)),
-            "compilations": counts,
+            "compilations": dict(counts),
             "compile_seconds": compiling,
             "runs": runs,
             "summary": summary(runs),

@@ -18,6 +18,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import PathLike
 from sklearn_gn.optim.stop import is_interrupt
 from sklearn_gn.runtime import checkpoint
+from sklearn_gn.runtime.fingerprint import BUDGETS, digest
 
 __all__ = [
     "Checkpoint",
@@ -311,8 +312,9 @@ class Checkpoint(_Callback):
         run.check_storable()
         path = Path(self.path)
         if context.parent is not None:  # one of several fits of a search
-            name = f"{path.stem}-{run.signature_digest()}{path.suffix}"
-            path = path.with_name(name)
+            budgets = [getattr(estimator, name) for name in BUDGETS]
+            own = digest([run.signature(), budgets])[:12]
+            path = path.with_name(f"{path.stem}-{own}{path.suffix}")
         checkpoint.check_place(path)
         snapshot = checkpoint.load(path) if self.resume else None
         if snapshot is not None:

@@ -4,6 +4,7 @@ Each rule looks at one thing and returns a :class:`Finding`, or None where it ha
 nothing to say. The most serious finding comes first.
 """
 
+from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
@@ -36,17 +37,19 @@ class Finding(NamedTuple):
     parameter: str | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Diagnosis:
     """What limited a fit; prints as text, and as a list in a notebook.
 
     Attributes
     ----------
+    estimator : str
+        The estimator, and how its fit ended.
     findings : list of Finding
     """
 
-    def __init__(self, estimator, findings):
-        self.estimator = estimator
-        self.findings = findings
+    estimator: str
+    findings: list
 
     def __str__(self):
         lines = [f"{self.estimator}:"]

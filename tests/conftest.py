@@ -12,6 +12,7 @@ import gc
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +40,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from sklearn_gn.arrays import programs  # noqa: E402
+from sklearn_gn.data import rows_source  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -110,6 +112,30 @@ def compiled():
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield names
     jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.fixture
+def chunk_limits(monkeypatch):
+    """Function that sets how many rows of chunks are sampled, and summed at a time."""
+
+    def set_limits(sample=None, part=None):
+        for name, limit in (("_SAMPLE_ROWS", sample), ("_PART_ROWS", part)):
+            if limit is not None:
+                monkeypatch.setattr(rows_source, name, limit)
+
+    return set_limits
+
+
+@pytest.fixture
+def largest_dense(monkeypatch):
+    """Function that sets the size above which no matrix is formed."""
+
+    def set_limit(size):
+        for name, module in list(sys.modules.items()):
+            if name.startswith("sklearn_gn.") and hasattr(module, "LARGEST_DENSE"):
+                monkeypatch.setattr(module, "LARGEST_DENSE", size)
+
+    return set_limit
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,10 @@ from numpy.testing import assert_allclose
 from sklearn.base import clone
 
 from sklearn_gn import ShallowReLURegressor, VarProNetClassifier, VarProNetRegressor
-from sklearn_gn.arrays.libraries import forced_jax
 from sklearn_gn.bayes import device_rows, evidence, evidence_gn
 from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.data import rows_source
 from sklearn_gn.optim.solver import Rows
+from tests._libraries import forced_jax
 from tests.processes import output, start
 
 
@@ -101,17 +100,6 @@ def test_a_matrix_without_a_factor_gives_no_step():
     assert np.isnan(solve(0.0, sums.negative_gradient)).all()
 
 
-def test_tables_of_similar_length_share_compiled_functions():
-    model, theta, rows = network((5, 6), ("tanh",), 1, "squared")
-    counts = []
-    for n in (900, 1000, 700):
-        some = Rows(*(a[:n] for a in rows))
-        with forced_jax():
-            evidence_gn.sums_at(model, theta, model.rows_on(None, some))
-        counts.append(device_rows._sums.compiled._cache_size())
-    assert counts[0] == counts[1] == counts[2]
-
-
 # --- whole fits ----------------------------------------------------------------------
 
 
@@ -162,9 +150,18 @@ def test_default_fits_are_those_of_numpy(model, given, weight):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_rows_in_chunks_are_summed_on_the_device(monkeypatch):
-    monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 60)
-    monkeypatch.setattr(rows_source, "_PART_ROWS", 64)
+def test_tables_of_similar_length_share_compiled_functions(compiled):
+    model = VarProNetRegressor(n_init=1, max_iter=2, random_state=0)
+    with forced_jax():
+        for n_rows in (1000, 900):
+            compiled.clear()
+            model.fit(*data(n_rows=n_rows))
+            assert (compiled == []) == (n_rows < 1000)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_rows_in_chunks_are_summed_on_the_device(chunk_limits):
+    chunk_limits(sample=60, part=64)
     X, y = data()
     model = ShallowReLURegressor(4, n_init=1, random_state=0)
     chunks = [(X[:70], y[:70]), (X[70:], y[70:])]

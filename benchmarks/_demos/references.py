@@ -254,11 +254,11 @@ def american_put(s, smoothing, n=4000, n_steps=2000):
     solution is above the option's value by 1e-4 where that vanishes, and by 1.4e-4 in
     the mean square, relative.
     """
-    grid, values = kept(f"smoothed_put_{n}", _american_put, n, n_steps, smoothing)
+    grid, values = kept(f"smoothed_put_{n}", smoothed_put, n, n_steps, smoothing)
     return np.interp(s, grid, values)
 
 
-def _american_put(n, n_steps, smoothing, r=0.05, sigma=0.2, strike=1.0):
+def smoothed_put(n, n_steps, smoothing, r=0.05, sigma=0.2, strike=1.0):
     s = np.linspace(0, 4, n + 1)
     step, index = 1 / n_steps, np.arange(1, n)
     half = sigma**2 * index**2 / 2

@@ -32,12 +32,6 @@ def split(rows):
     return jax.tree.map(lambda a: a.reshape(n // length, length, *a.shape[1:]), rows)
 
 
-def map_rows(function, rows):
-    """``function(block)`` for all blocks, one after the other, joined again."""
-    parts = lax.map(function, split(rows))
-    return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), parts)
-
-
 def sum_rows(function, rows):
     """Sum of ``function(block)`` over the blocks, of all devices."""
     return total(

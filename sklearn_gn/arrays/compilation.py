@@ -60,10 +60,6 @@ class jit_by_size:
                     self._compiled.pop(level, None)
         return self._full(*args, **kwargs)
 
-    def _cache_size(self):
-        versions = [self._full, *self._compiled.values()]
-        return sum(version._cache_size() for version in versions)
-
     def lower(self, *args, **kwargs):
         """``lower`` of the fully compiled function."""
         return self._full.lower(*args, **kwargs)

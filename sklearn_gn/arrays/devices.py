@@ -112,9 +112,6 @@ class by_rows:
             part, mesh=mesh, in_specs=(list(specs),), out_specs=out, check_vma=False
         )(arrays)
 
-    def _cache_size(self):
-        return self._one._cache_size() + self._several._cache_size()
-
 
 def _mesh_of_rows(tree):
     """The mesh of the arrays whose rows are divided; None where there are none."""

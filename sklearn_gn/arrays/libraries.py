@@ -6,7 +6,6 @@ function asks :func:`library_of` which library its arrays are of, and
 :class:`in_either_library` compiles it only for arrays of JAX.
 """
 
-from contextlib import contextmanager
 from functools import cache, cached_property, partial, update_wrapper
 
 import numpy as np
@@ -204,23 +203,7 @@ class JAX:
 
 
 _jax = cache(JAX)
-jax_is_forced = False  # to compute on a CPU what NumPy would
-
-
-@contextmanager
-def forced_jax():
-    """Let JAX compute on a CPU what NumPy would: tests hold both to the same results.
-
-    It holds for the process.
-    """
-    global jax_is_forced
-    before, jax_is_forced = jax_is_forced, True
-    try:
-        yield
-    finally:
-        jax_is_forced = before
-
-
+jax_is_forced = False  # tests set it: JAX computes on a CPU what NumPy would
 _KINDS = (np.ndarray, np.generic, int, float, type(None), csr_array)
 
 

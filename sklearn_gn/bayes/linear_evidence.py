@@ -173,9 +173,6 @@ def linear_model(rows, n_effective):
         explained = np.sum(squares / (values + rho[..., None]), axis=-1)
         return freedom / np.maximum(total - explained, floor)
 
-    def gamma(rho):
-        return np.sum(values / (values + rho[..., None]), axis=-1)
-
     def log_evidence(log_rho):
         rho = np.exp(log_rho)
         log_det = np.sum(np.log1p(values / rho[..., None]), axis=-1)
@@ -184,7 +181,8 @@ def linear_model(rows, n_effective):
         return (of_noise - freedom - k * log_det) / 2
 
     grid = math.log(np.mean(values)) + _GRID
-    grid = grid[gamma(np.exp(grid)) <= n_effective - 2]
+    determined = np.sum(values / (values + np.exp(grid)[:, None]), axis=1)
+    grid = grid[determined <= n_effective - 2]
     if not len(grid):
         return None  # no noise would be left
     best, width = grid[int(np.argmax(log_evidence(grid)))], _GRID[1] - _GRID[0]
@@ -196,7 +194,7 @@ def linear_model(rows, n_effective):
         coef=np.concatenate([(y_mean - x_mean @ slopes)[None], slopes]),
         alpha=float(rho * beta(rho)),
         beta=float(beta(rho)),
-        gamma=k * float(gamma(rho)),
+        gamma=k * float(np.sum(values / (values + rho))),
         log_evidence=float(log_evidence(log_rho)),
         center=x_mean,
         vectors=vectors,

@@ -73,17 +73,11 @@ class CheckedRows:
         """Yield the chunks, from the first one on."""
         return _checked(self._check, numbered(self.chunks))
 
-    def parts(self):
-        """Yield rows in float64, in parts of one length; the last one may be shorter.
-
-        The next part is read meanwhile.
-        """
-        return prefetched(even_parts(self))
-
     def fold(self, function, join):
         """Return ``function(X, y, weight)`` of all parts, joined; None without rows."""
         if engine_of(self.chunks) is None:
-            return _joined(join, (function(*part) for part in self.parts()))
+            parts = prefetched(even_parts(self))  # the next one is read meanwhile
+            return _joined(join, (function(*part) for part in parts))
         task = partial(_of_block, self._check, function, join)
         return fold_chunks(self.chunks, task, join)
 

@@ -219,18 +219,15 @@ def without_dense(parts):
 
 
 def gramian(parts):
-    """``J J^T`` of shape (m, m), from blocks of pairs of parts."""
-    return _own_gramian(parts) if n_devices() == 1 else _divided_gramian(parts)
+    """``J J^T`` of shape (m, m), from blocks of pairs of parts.
 
-
-def _divided_gramian(parts):
-    """``J J^T`` for the rows of all devices.
-
-    A device multiplies its rows with the rows of the next half of the devices, so that
-    each pair of devices is multiplied once; two that are opposite to each other share
-    the work.
+    Of several devices each multiplies its rows with the rows of the next half of the
+    devices, so that each pair of devices is multiplied once; two that are opposite to
+    each other share the work.
     """
     count, dtype = n_devices(), parts[0].extra.dtype
+    if count == 1:
+        return _own_gramian(parts)
     n = sum(part.extra.shape[0] for part in parts)
 
     here = lax.axis_index(AXIS)

@@ -33,22 +33,12 @@ def filter_factors(singular_values, damping, rank, rank_tol):
     return jnp.where(keep, 1 / (safe + damping / safe), jnp.zeros_like(s))
 
 
-def least_squares(design, target, *, damping, rank, rank_tol):
+def least_squares(system, rows, q, *, damping, rank, rank_tol):
     """Minimise ``|design x - target|^2 + damping |x|^2`` over the leading directions.
 
-    ``design`` (m, p) has any shape and rank, ``target`` is (m, q); the other parameters
-    go to :func:`filter_factors`. The solution (p, q) has the least norm.
-    """
-    system, q = jnp.concatenate([design, target], axis=1), target.shape[1]
-    words = {"damping": damping, "rank": rank, "rank_tol": rank_tol}
-    return least_squares_of_rows(lambda block: block, system, q, **words)
-
-
-def least_squares_of_rows(system, rows, q, *, damping, rank, rank_tol):
-    """The same, for a design that is made block by block.
-
-    ``system`` maps rows, a tree of arrays, to the design with its q targets as the last
-    columns.
+    ``system`` maps rows, a tree of arrays, to the design (m, p), of any shape and rank,
+    with its q targets as the last columns: it is made block by block. The other
+    parameters go to :func:`filter_factors`. The solution (p, q) has the least norm.
     """
     m = n_devices() * jax.tree.leaves(rows)[0].shape[0]
     p = jax.eval_shape(system, rows).shape[1] - q

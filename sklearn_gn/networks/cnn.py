@@ -34,13 +34,10 @@ class CNN(Network):
         shape = checked_sizes("image_shape", self.image_shape)
         return shape if len(shape) == 3 else (*shape, 1)
 
-    def _channels(self):
-        return checked_sizes("channels", self.channels)
-
     def check(self) -> None:
         """Raise a ValueError where a parameter is out of its range."""
         shape = checked_sizes("image_shape", self.image_shape)
-        n_poolings = len(self._channels()) - 1
+        n_poolings = len(checked_sizes("channels", self.channels)) - 1
         if n_poolings < 0:
             raise ValueError("channels must hold positive integers, got none.")
         if len(shape) not in (2, 3):
@@ -69,7 +66,7 @@ class CNN(Network):
                 f"{n_inputs} features."
             )
         size, before, kernels = self.kernel_size, shape[2], []
-        for after in self._channels():
+        for after in checked_sizes("channels", self.channels):
             bound = 1 / np.sqrt(size * size * before)
             kernels.append(rng.uniform(-bound, bound, (size, size, before, after)))
             before = after

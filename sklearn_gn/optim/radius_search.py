@@ -70,7 +70,8 @@ def longest_trusted(shifts, region, lowest):
             longest_trusted = max(length, longest_trusted)
         else:
             shortest_untrusted = min(length, shortest_untrusted)
-        if longest_trusted and (float(best.gain_ratio) < _HIGH or shifts.at_floor):
+        at_floor = not shifts.shift > shifts.floor  # no step is longer
+        if longest_trusted and (float(best.gain_ratio) < _HIGH or at_floor):
             break
         # The gain ratio says which length is to be tried next.
         missing = (1 - _AIM) / max(1 - gain, 1e-3) if math.isfinite(gain) else 0.0
@@ -106,11 +107,6 @@ class Shifts:
             shift = _FIRST_SHIFT * self.largest
         self.shift = float(shift)
 
-    @property
-    def at_floor(self):
-        """Whether the shift is at rounding level: no step is longer."""
-        return not self.shift > self.floor
-
     def trial_of_length(self, length):
         """The candidate of about this length; None without a factor."""
         for _ in range(_TRIALS):
@@ -120,7 +116,7 @@ class Shifts:
             size = float(found.length)
             long = size > _LONGER * length
             short = size < length / _LONGER and bool(found.trusted)
-            if not long and (not short or self.at_floor):
+            if not long and not (short and self.shift > self.floor):
                 break
             self.aim_at(length, found)
         return found

@@ -15,6 +15,8 @@ class StopReason(Enum):
         Whether the user asked for the stop.
     budget : bool
         Whether a larger budget, or another attempt, takes the fit further.
+    is_warned_about : bool
+        Whether the user hears of it in a ConvergenceWarning.
     advice : str
         What happened, and what to do about it.
     """
@@ -65,6 +67,7 @@ class StopReason(Enum):
         reason.converged = "converged" in kinds
         reason.requested = "requested" in kinds
         reason.budget = "budget" in kinds
+        reason.is_warned_about = not (reason.converged or reason.requested)
         reason.advice = advice
         return reason
 
@@ -72,11 +75,6 @@ class StopReason(Enum):
     def _missing_(cls, value):
         known = [reason.value for reason in cls]
         raise ValueError(f"A solver stops for one of {known}, got {value!r}.")
-
-    @property
-    def is_warned_about(self):
-        """Whether the user hears of it in a ConvergenceWarning."""
-        return not (self.converged or self.requested)
 
 
 def is_interrupt(error):

@@ -72,7 +72,7 @@ class PINNSettings(NamedTuple):
     seed: np.int32
     growth: Any = None  # growth.Rules, or None where sizes are given
     untrained: Any = None  # network to measure by; None: the one to begin with
-    observed: Any = None  # Observed, or None where their weight does not adapt
+    observed: Any = None  # Observations, or None where their weight does not adapt
 
     @property
     def dtype(self):

@@ -142,7 +142,7 @@ def is_noise(misfit, spread_loss):
     return misfit <= _LARGEST_NOISE * spread_loss
 
 
-class Observed(NamedTuple):
+class Observations(NamedTuple):
     """What is known of the observations before a fit."""
 
     n: int = 0  # values
@@ -160,7 +160,7 @@ def observed(data, n_columns, has_functions=False):
         means = np.sum(weights * y, axis=0) / totals
         spread = 0.5 * float(np.sum(weights * (y - means) ** 2))
     n = int(np.count_nonzero(weights))
-    return Observed(n, spread if math.isfinite(spread) else math.inf, has_functions)
+    return Observations(n, spread if math.isfinite(spread) else math.inf, has_functions)
 
 
 def has_settled(falls, equation=()):

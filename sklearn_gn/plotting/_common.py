@@ -17,10 +17,6 @@ DRAW_BROKEN_LINES = (
 class Display:
     """Base of the displays: needs matplotlib to plot, and remembers where it drew."""
 
-    @classmethod
-    def _needs_matplotlib(cls, method):
-        check_matplotlib_support(f"{cls.__name__}.{method}")
-
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw it.
 
@@ -46,7 +42,7 @@ class Display:
 
     def _axes(self, ax):
         """Return ``ax``, or the axes of a new figure, with room for its labels."""
-        self._needs_matplotlib("plot")
+        check_matplotlib_support(type(self).__name__)
         if ax is not None:
             return ax
         import matplotlib.pyplot as plt
@@ -61,7 +57,7 @@ class Display:
         None makes a figure with panels of a given size in inches, a single Axes is
         divided, and an array of Axes is taken as it is.
         """
-        self._needs_matplotlib("plot")
+        check_matplotlib_support(type(self).__name__)
         import matplotlib.pyplot as plt
         from matplotlib.axes import Axes
         from matplotlib.gridspec import GridSpecFromSubplotSpec
@@ -131,11 +127,6 @@ def legend(ax, marks, **style):
     handles, _ = ax.get_legend_handles_labels()
     handles.sort(key=lambda handle: handle.get_label().startswith(marks))
     ax.legend(handles=handles, **style)
-
-
-def foreground(ax):
-    """Return the colour of the labels: black, or white in a dark style."""
-    return ax.xaxis.label.get_color()
 
 
 def equal_scales(ax, ratio):

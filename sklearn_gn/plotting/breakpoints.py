@@ -173,7 +173,6 @@ class BreakpointDisplay(Display):
             If there are more than two features, or if X, y or target do not fit the
             estimator.
         """
-        cls._needs_matplotlib("from_estimator")
         hyperplanes = fitted_attribute(estimator, "hyperplanes_", DRAW_BROKEN_LINES)
         if estimator.n_features_in_ > 2:
             raise ValueError(

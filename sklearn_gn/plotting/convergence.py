@@ -11,7 +11,6 @@ from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import (
     Display,
     fitted_attribute,
-    foreground,
     label_once,
     legend,
 )
@@ -188,7 +187,7 @@ class ConvergenceDisplay(Display):
             best = [np.nanargmin(values)] if len(values) else []
             style = {"linestyle": "none", "marker": "o", "fillstyle": "none"}
             style["label"] = label_once(ax, "Lowest (validation)" if last else "Lowest")
-            style["color"] = foreground(ax)
+            style["color"] = ax.xaxis.label.get_color()
             (self.lowest_,) = ax.plot(position[best], values[best], **style)
         drawn = np.concatenate(list(curves.values()))
         positive = drawn[drawn > 0]
@@ -234,7 +233,6 @@ class ConvergenceDisplay(Display):
         display : ConvergenceDisplay
             What is drawn.
         """
-        cls._needs_matplotlib("from_estimator")
         if isinstance(estimator, SegmentedRegressor):
             raise ValueError(
                 "SegmentedRegressor has no iterations, and no convergence_log_: its "

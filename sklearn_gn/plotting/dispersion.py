@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.data.chunks import class_numbers
-from sklearn_gn.plotting._common import Display, fitted_attribute, foreground
+from sklearn_gn.plotting._common import Display, fitted_attribute
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -71,8 +71,8 @@ class DispersionDisplay(Display):
         (self.points_,) = ax.plot(xi, position, **style)
         self.training_mean_ = None
         if self.training_mean is not None:
-            style = {"color": foreground(ax), "linestyle": "--", "linewidth": 1}
-            style["label"] = "Training mean"
+            style = {"linestyle": "--", "linewidth": 1, "label": "Training mean"}
+            style["color"] = ax.xaxis.label.get_color()
             self.training_mean_ = ax.axvline(self.training_mean, **style)
         if few:
             ax.set_yticks(position, np.asarray(self.classes)[order])
@@ -117,7 +117,6 @@ class DispersionDisplay(Display):
         ValueError
             If the estimator gives no probabilities, or if y does not fit to it or to X.
         """
-        cls._needs_matplotlib("from_estimator")
         what = "DispersionDisplay draws classifiers."
         classes = fitted_attribute(estimator, "classes_", what)
         log_proba = fitted_attribute(estimator, "predict_log_proba")

@@ -180,7 +180,6 @@ class FeatureDisplay(Display):
             If the last hidden layer does not have two units, if the estimator is of
             another kind, or if an iteration is negative.
         """
-        cls._needs_matplotlib("from_estimator")
         wanted = sorted(set(iterations))
         if not wanted or wanted[0] < 0:
             text = f"iterations must be non-negative numbers, got {iterations!r}."

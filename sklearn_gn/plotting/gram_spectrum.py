@@ -107,7 +107,6 @@ class GramSpectrumDisplay(Display):
         display : GramSpectrumDisplay
             What is drawn.
         """
-        cls._needs_matplotlib("from_estimator")
         spectrum, truncation = fitted_attribute(estimator, "gram_spectrum_"), None
         solver = estimator._solver_object()
         if hasattr(solver, "rank_tol"):

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from sklearn_gn._typing import Array, ArrayLike, RandomState
-from sklearn_gn.plotting._common import Display, foreground, rows_like, select_target
+from sklearn_gn.plotting._common import Display, rows_like, select_target
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -111,7 +111,8 @@ class RelevanceDisplay(Display):
         if len(parts) > 1:
             total = np.asarray(self.total)[order]
             style = {"marker": "|", "markersize": 14, "markeredgewidth": 2}
-            style |= {"color": foreground(ax), "linestyle": "none", "label": "Both"}
+            style |= {"linestyle": "none", "label": "Both"}
+            style["color"] = ax.xaxis.label.get_color()
             (self.points_,) = ax.plot(total, place, **style)
             above = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
             ax.legend(**above, ncols=3, columnspacing=1, frameon=False)
@@ -163,7 +164,6 @@ class RelevanceDisplay(Display):
             If the estimator is a classifier, whose predictions have no size, or has no
             target of that number.
         """
-        cls._needs_matplotlib("from_estimator")
         check_is_fitted(estimator)
         if is_classifier(estimator):
             raise ValueError(

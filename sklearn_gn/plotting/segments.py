@@ -14,7 +14,6 @@ from sklearn_gn.plotting._common import (
     Display,
     date_axis,
     fitted_attribute,
-    foreground,
 )
 from sklearn_gn.segmented import inference
 
@@ -100,12 +99,13 @@ class SegmentsDisplay(Display):
         self.residuals_ = []
         if self.x is not None and self.residuals is not None:
             segment = np.searchsorted(self.breakpoints, self.x, side="right")
-            style = {"s": 12, "color": foreground(bottom), "linewidths": 0}
+            color = bottom.xaxis.label.get_color()
+            style = {"s": 12, "color": color, "linewidths": 0}
             for k in range(len(self.breakpoints) + 1):
                 x, error = self.x[segment == k], self.residuals[segment == k]
                 alpha = (0.7, 0.4)[k % 2]
                 self.residuals_.append(bottom.scatter(x, error, alpha=alpha, **style))
-            bottom.axhline(0, color=foreground(bottom), alpha=0.7, linewidth=0.8)
+            bottom.axhline(0, color=color, alpha=0.7, linewidth=0.8)
             bottom.set(ylabel="Residual", xlim=top.get_xlim())
         for panel in dict.fromkeys((top, bottom)):
             style = {"color": "tab:orange", "linewidth": 0.6, "alpha": 0.5}
@@ -195,7 +195,6 @@ class SegmentsDisplay(Display):
             If X or y do not fit the estimator, if it does not break in ``feature``, or
             if ``residuals=True`` without y.
         """
-        cls._needs_matplotlib("from_estimator")
         name = "breakpoint_interval_"
         intervals = fitted_attribute(estimator, name, DRAW_BROKEN_LINES)
         if residuals and y is None:

@@ -107,7 +107,6 @@ class SelectionPathDisplay(Display):
         ValueError
             If the estimator has no path, or its path has no criterion.
         """
-        cls._needs_matplotlib("from_estimator")
         path = fitted_attribute(estimator, "selection_path_")
         given = [name for name in _LABELS if name in path]
         if len(given) < 2:

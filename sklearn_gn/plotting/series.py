@@ -174,7 +174,6 @@ class SeriesDisplay(Display):
             If a column or a series is missing, or if data are given without ``target``
             and ``feature``.
         """
-        cls._needs_matplotlib("from_table")
         if group not in table.columns:
             raise ValueError(f"group={group!r} is not a column of the table.")
         limits = "start", "breakpoint_lower", "breakpoint_upper"

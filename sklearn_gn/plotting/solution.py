@@ -200,7 +200,8 @@ class SolutionDisplay(Display):
         self.lines_ += references + errors
         if np.any(error > 0):
             below.set_yscale("log", nonpositive="mask")
-        below.set(xlabel=self.axis_names[0], ylabel=self._error_name)
+        below.set_xlabel(self.axis_names[0])
+        below.set_ylabel("|Residual|" if reference is None else "|Error|")
         for panel in axes[:, 0]:
             for end in ends[ends < x[-1]]:
                 style = {"color": "0.6", "linewidth": 1, "linestyle": ":", "zorder": 0}
@@ -233,8 +234,10 @@ class SolutionDisplay(Display):
         style = {"norm": Normalize(np.nanmin(both), np.nanmax(both)), **kwargs}
         top = float(np.nanmax(self.error))
         norm = LogNorm(1e-3 * top, top, clip=True) if top > 0 else None
-        error = self._error_name, self.error, {"norm": norm, "cmap": "magma"}
-        images = [*((*field, style) for field in fields), error]
+        title = "|Residual|" if self.reference is None else "|Error|"
+        error_style = {"norm": norm, "cmap": "magma"}
+        images = [(*field, style) for field in fields]
+        images.append((title, self.error, error_style))
         extent = [np.ptp(values) for values in self.ticks]
         width = 0.6 + 2.6 * extent[0] / extent[1] if self.equal else 3.4
         layout = "compressed" if self.equal else "constrained"
@@ -251,10 +254,6 @@ class SolutionDisplay(Display):
         for panel, image in zip(axes[0, -2:], self.images_[-2:], strict=True):
             panel.figure.colorbar(image, ax=panel)
         return axes
-
-    @property
-    def _error_name(self):
-        return "|Residual|" if self.reference is None else "|Error|"
 
     @classmethod
     def from_estimator(
@@ -310,7 +309,6 @@ class SolutionDisplay(Display):
             If the estimator has no problem, if an axis or an output is unknown, or if
             no point of the slice is in the domain.
         """
-        cls._needs_matplotlib("from_estimator")
         check_is_fitted(estimator)
         problem = getattr(estimator, "problem_", None)
         if problem is None:

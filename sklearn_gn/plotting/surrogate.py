@@ -283,7 +283,6 @@ class SurrogateDisplay(Display):
             If there is a single output, or if Y, samples, positions or shape do not
             fit.
         """
-        cls._needs_matplotlib("from_estimator")
         names = getattr(Y, "columns", None)
         true = check_array(Y, dtype=np.float64, input_name="Y", ensure_2d=False)
         if true.ndim != 2 or true.shape[1] < 2:

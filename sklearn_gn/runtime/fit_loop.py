@@ -22,7 +22,7 @@ from sklearn_gn.findings import compilation, small_steps
 from sklearn_gn.optim.solver import Algorithm, Continued
 from sklearn_gn.optim.stop import StopReason, counted, is_interrupt, is_one_of_many
 from sklearn_gn.runtime import checkpoint
-from sklearn_gn.runtime.fingerprint import BUDGETS, digest, signature_of
+from sklearn_gn.runtime.fingerprint import signature_of
 
 LOG_COLUMNS = (
     "iteration",
@@ -375,11 +375,6 @@ class FitRun:
                 start=self.starts if self._continues else None,
             )
         return self._signature
-
-    def signature_digest(self):
-        """Digits that tell this fit from the others of a search, budgets included."""
-        budgets = [getattr(self.estimator, name) for name in BUDGETS]
-        return digest([self.signature(), budgets])[:12]
 
     def check_storable(self):
         """Raise a ValueError if a checkpoint cannot store what the fit starts from."""

@@ -48,7 +48,7 @@ class Summary:
             head = "".join(f"<th>{escape(column)}</th>" for column in table)
             body = "".join(
                 "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>"
-                for line in zip(*_cells(table), strict=True)
+                for line in zip(*(map(cell, c) for c in table.values()), strict=True)
             )
             parts.append(
                 f"<table><caption>{escape(name)}</caption><thead><tr>{head}</tr>"
@@ -72,7 +72,7 @@ def _text_facts(facts, width):
 
 def _text_table(name, table):
     """Return the lines of a table; the first one is its head."""
-    columns = _cells(table)
+    columns = [list(map(cell, column)) for column in table.values()]
     widths = [
         max(len(head), *map(len, column))
         for head, column in zip(table, columns, strict=True)
@@ -87,10 +87,6 @@ def _text_table(name, table):
         )
         lines.append("  ".join([first, *rest]))
     return lines
-
-
-def _cells(table):
-    return [[cell(value) for value in column] for column in table.values()]
 
 
 def cell(value):

@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.blocks import map_rows, sum_rows
+from sklearn_gn.arrays.blocks import split, sum_rows
 from sklearn_gn.arrays.collectives import AXIS, all_rows, n_devices, total
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.linalg.factors import singular_triplets
@@ -313,7 +313,8 @@ def insert(net, rows, options, draw, n_tried):
     """Add the neuron whose column lowers the least-squares loss most."""
     n, p = N_CANDIDATES, 1 + net.coef.shape[0]
     key = jax.random.fold_in(jax.random.key(options.seed), draw)
-    error = map_rows(lambda block: residual(net, block), rows)
+    error = lax.map(lambda block: residual(net, block), split(rows))
+    error = error.reshape(-1, error.shape[-1])
     candidates = draw_hyperplanes(key, rows, error, n)
 
     def columns(block, error):

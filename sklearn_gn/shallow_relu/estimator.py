@@ -27,6 +27,7 @@ from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.arrays import backend, extremes
 from sklearn_gn.base import GaussNewtonEstimator, NetworkRegressor, unchanged_on_failure
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
+from sklearn_gn.bayes.laplace import value_variances
 from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
 from sklearn_gn.data.rows import (
     check_fits,
@@ -493,9 +494,9 @@ class ShallowReLURegressor(
                 "standard deviations mean nothing. Lower n_neurons."
             )
         with backend.one_blas_thread():
-            std = found.standard_errors(scaling.x(X))
+            variances = value_variances(*found[:3], scaling.x(X))
         with np.errstate(over="ignore"):  # what is no float is infinite
-            return std * scaling.y_scale
+            return np.sqrt(found.noise_ratio * variances) * scaling.y_scale
 
     @property
     def _noise_scale(self):

@@ -110,10 +110,6 @@ class Posterior(NamedTuple):
     precision: float  # of that noise; zero without any
     noise_ratio: np.ndarray  # (q,)  variance of the noise of each, over their mean
 
-    def standard_errors(self, z):
-        """Return standard errors of predictions of shape (m, q)."""
-        return np.sqrt(self.noise_ratio * value_variances(*self[:3], z))
-
 
 def noise_scale_of(net, scaling, found, rows, n_effective, are_means=False):
     """Return the noise scale of a network with a posterior, from left-out rows.

@@ -172,12 +172,6 @@ def gauss_newton_step(line):
     return step
 
 
-def gradient(line):
-    """Return the derivatives of the loss with respect to the breakpoints."""
-    behind = np.sqrt(line.rows.weight)[:, None] * (line.rows.x >= line.knots)
-    return -np.sum(np.diff(line.slopes, axis=0) * (behind.T @ line.residual), axis=1)
-
-
 def descend_rows(line, rows, tol, below=np.inf):
     """Take the best of halved Gauss-Newton steps while the loss falls below a bound."""
     before = np.inf
@@ -188,14 +182,6 @@ def descend_rows(line, rows, tol, below=np.inf):
     return line
 
 
-def at_rows(knots, x):
-    """Return the breakpoints, those beside a row by a rounding error at it."""
-    at = np.searchsorted(x, knots)
-    for beside in (x[np.maximum(at - 1, 0)], x[np.minimum(at, len(x) - 1)]):
-        knots = np.where(abs(knots - beside) < _SAME, beside, knots)
-    return knots
-
-
 def spread_knots(knots, x):
     """Move breakpoints that share a gap between rows to its ends, and sort them.
 
@@ -203,7 +189,12 @@ def spread_knots(knots, x):
     breakpoints that nearly coincide have coefficients that nearly cancel. Left of all
     rows one breakpoint is enough, in a gap with its ends two.
     """
-    knots, before = np.sort(at_rows(np.clip(knots, LEFT, RIGHT), x)), None
+    knots = np.clip(knots, LEFT, RIGHT)
+    at = np.searchsorted(x, knots)
+    for beside in (x[np.maximum(at - 1, 0)], x[np.minimum(at, len(x) - 1)]):
+        # Beside a row by a rounding error: at it.
+        knots = np.where(abs(knots - beside) < _SAME, beside, knots)
+    knots, before = np.sort(knots), None
     while before is None or not np.array_equal(knots, before):
         knots[knots >= x[-1]] = RIGHT
         before = knots.copy()
@@ -232,7 +223,8 @@ def to_network(line):
     intercept = line.values[0] - coef[at_left].sum(axis=0) * (LEFT - outside)
     position = np.where(at_left, outside, line.knots)
     alive = np.ones(len(coef), bool)
-    return ShallowReLU(_hyperplanes(position), coef, intercept, alive)
+    hyperplanes = np.column_stack([-position, np.ones(len(position))])
+    return ShallowReLU(hyperplanes, coef, intercept, alive)
 
 
 # --- the iteration -------------------------------------------------------------------
@@ -374,7 +366,9 @@ def step(data, state, options):
     stop = "tol" if phase == Phase.END else None
     if state.loss <= data.floor:
         stop = "rounding"
-    grad_norm = float(np.linalg.norm(gradient(line)))
+    behind = np.sqrt(line.rows.weight)[:, None] * (line.rows.x >= line.knots)
+    gradient = np.sum(np.diff(line.slopes, axis=0) * (behind.T @ line.residual), axis=1)
+    grad_norm = float(np.linalg.norm(gradient))
     accepted = stop is not None or state.loss < before
     return state, Report(state.loss, grad_norm, accepted=accepted, stop=stop)
 
@@ -476,10 +470,11 @@ def select_size(data, first, path, is_late):
     def visit(knots):
         line = fit_at(knots, rows)
         knots = line.knots[line.knots < RIGHT]
+        hyperplanes = np.column_stack([-knots, np.ones(len(knots))])
         # A breakpoint left of the data is no parameter, its slope is.
         n_parameters = int(np.sum(knots > LEFT)) + q * (1 + len(knots))
         extra = penalty[min(len(knots), len(penalty)) - 1]
-        path.visit(_hyperplanes(knots), line.loss, n_parameters, extra)
+        path.visit(hyperplanes, line.loss, n_parameters, extra)
 
     if q == 1 and most > 1:
         ((best, found, _),), _ = selection.choose(
@@ -494,8 +489,9 @@ def select_size(data, first, path, is_late):
         sizes = 1 + found["n_breakpoints"]
         columns = sizes, np.maximum(losses, EXACT * data.size), found["n_parameters"]
         for n, loss, n_parameters, extra in zip(*columns, penalty, strict=True):
-            knots = best if n == len(best) else np.empty(n)
-            path.visit(_hyperplanes(knots), loss, n_parameters, extra)
+            hyperplanes = np.ones((n, 2))  # of other sizes only their number counts
+            hyperplanes[:, 0] = -best if n == len(best) else 0
+            path.visit(hyperplanes, loss, n_parameters, extra)
     else:
         for starts in shared_starts(data.few, most):
             far = path.found and starts.shape[1] > 2 * (1 + path.best_size())
@@ -505,10 +501,6 @@ def select_size(data, first, path, is_late):
     if first is not None:
         knots = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
         visit(_descended(data, knots[None], descend)[0])
-
-
-def _hyperplanes(knots):
-    return np.column_stack([-knots, np.ones(len(knots))])
 
 
 SEGMENTED = Algorithm("vpgn", init, step, compiled=False)

@@ -127,21 +127,19 @@ def layer_design(net, rows, active):
     """
     xp = namespace((net.coef, rows.x, active))
     _, hidden = weighted_tangent(net.hyperplanes, rows, active)
-    direction = net.coef / xp.where(active, activity(net), 1)[:, None]
+    size = xp.linalg.norm(net.coef, axis=1)
+    direction = net.coef / xp.where(active, size, 1)[:, None]
     direction = xp.repeat(direction, net.hyperplanes.shape[1], axis=0)
     return (hidden[:, None] * direction.T[None]).reshape(-1, hidden.shape[1])
 
 
-def activity(net):
-    """``|c_i|``, the factor that makes the Gauss-Newton matrix singular at zero."""
-    xp = namespace(net.coef)
-    return xp.linalg.norm(net.coef, axis=1)
-
-
 def active_set(net, active_tol):
-    """Neurons whose ``|c_i|`` is at least ``active_tol`` times the largest."""
+    """Neurons whose ``|c_i|`` is at least ``active_tol`` times the largest.
+
+    The factor ``|c_i|`` makes the Gauss-Newton matrix singular at zero.
+    """
     xp = namespace(net.coef)
-    size = activity(net)
+    size = xp.linalg.norm(net.coef, axis=1)
     return net.alive & (size > 0) & (size >= active_tol * xp.max(size))
 
 

@@ -36,7 +36,6 @@ from sklearn_gn.arrays.trees import select
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg.least_squares import (
     least_squares,
-    least_squares_of_rows,
     triangular_factor,
 )
 from sklearn_gn.optim.globalisation import Nielsen, search_step
@@ -45,7 +44,6 @@ from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, dec
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     active_set,
-    activity,
     alive_features,
     hidden_features,
     joint_design,
@@ -140,7 +138,7 @@ def fit_output_layer(net, rows, options):
 
     kept = {"rank": options.rank, "rank_tol": options.rank_tol}
     n_targets, alpha = rows.y.shape[1], options.alpha
-    coef = least_squares_of_rows(system, rows, n_targets, damping=alpha, **kept)
+    coef = least_squares(system, rows, n_targets, damping=alpha, **kept)
     coef = jnp.where(net.alive[:, None], coef, 0)
     return net._replace(coef=coef, intercept=mean_target - mean_feature @ coef)
 
@@ -157,14 +155,15 @@ def direction(net, rows, options):
     step is the paper's.
     """
     active = active_set(net, options.active_tol)
-    size = jnp.where(active, activity(net), 1)[:, None]
+    size = jnp.where(active, jnp.linalg.norm(net.coef, axis=1), 1)[:, None]
     design = layer_design(net, rows, active)
     error = residual(net, rows).reshape(-1, 1)
     gradient = total(design.T @ error).reshape(net.hyperplanes.shape) * size
     design = jnp.where(options.relocations > 0, centre(design, rows.weight), design)
     kept = {"rank": options.rank, "rank_tol": options.rank_tol}
     damping = 0.0 if options.damping is None else options.damping
-    s = least_squares(design, error, damping=damping, **kept)
+    columns = jnp.concatenate([design, error], axis=1)
+    s = least_squares(lambda block: block, columns, 1, damping=damping, **kept)
     change = design @ s
     decrease = 0.5 * total(jnp.sum(change * (2 * error - change)))
     p = jnp.where(active[:, None], s.reshape(net.hyperplanes.shape) / size, 0)

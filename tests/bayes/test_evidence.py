@@ -140,16 +140,6 @@ def test_weights_are_repetitions():
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
-def test_a_useless_group_is_switched_off_up_to_the_bound():
-    rng = np.random.default_rng(0)
-    X, _ = linear_data(n=200)
-    y = X[:, 0] + 0.1 * rng.standard_normal(200)
-    X[:, 4] -= X[:, 4] @ y / (y @ y) * y  # uncorrelated with the target
-    alpha, *_ = linear_fixed_point(X, y, np.array([0, 0, 0, 0, 1]), n_iter=200)
-    assert alpha[1] > 1e3 * alpha[0]
-    assert alpha[1] <= evidence.LARGEST
-
-
 @pytest.mark.slow
 def test_penalties_count_as_the_parameters_of_steins_lemma():
     """The divergence of a fit with chosen penalties; y are coefficients in noise."""
@@ -175,8 +165,4 @@ def test_penalties_count_as_the_parameters_of_steins_lemma():
     assert gamma[1] > 1  # only the last group is switched off
     more = evidence.parameters_of_penalties(gamma, groups)
     assert np.sum(gamma) + more == pytest.approx(divergence, rel=1e-5)
-
-
-def test_penalties_count_as_no_more_than_the_parameters():
-    groups = np.repeat(np.arange(5), 10)
-    assert evidence.parameters_of_penalties(np.full(5, 0.2), groups) == 1
+    assert evidence.parameters_of_penalties(np.full(3, 0.2), groups) <= 0.6

@@ -10,7 +10,6 @@ from sklearn_gn.bayes.layers import first_network
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows
-from sklearn_gn.varpro import committee
 
 
 def multilayer(n_targets=1, m=400, d=6, width=9):
@@ -116,14 +115,13 @@ def test_steps_are_those_of_the_matrix(rank, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [VarProNetRegressor, ShallowReLURegressor])
-def test_a_fit_by_estimates_is_as_good(kind, monkeypatch):
+def test_a_fit_by_estimates_is_as_good(kind, largest_dense):
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (500, 3))
     y = np.sin(3 * X[:, 0]) + np.abs(X[:, 1]) + 0.1 * rng.standard_normal(500)
     dense = kind(random_state=0, n_init=2).fit(X, y)
     assert dense.alpha_method_ == "dense"
-    for module in (factors, committee):
-        monkeypatch.setattr(module, "LARGEST_DENSE", 20)
+    largest_dense(20)
     large = kind(random_state=0, n_init=2).fit(X, y)
     assert large.alpha_method_ == "lanczos"
     assert large.converged_

@@ -75,7 +75,7 @@ def test_differentiation_of_chebyshev():
 
 
 def test_an_american_put_is_that_of_a_tree():
-    s, value = references._american_put(400, 200, 1e-12)
+    s, value = references.smoothed_put(400, 200, 1e-12)
     payoff = np.maximum(1 - s, 0)
     assert (value >= payoff).all()
     # Cox, Ross and Rubinstein: up and down by the same factor, in 400 steps.
@@ -95,7 +95,7 @@ def test_an_american_put_is_that_of_a_tree():
 
 
 def test_smoothing_keeps_a_put_above_nothing():
-    s, value = references._american_put(200, 100, 1e-8)
+    s, value = references.smoothed_put(200, 100, 1e-8)
     # Where nothing else is left, the excess a has a' = 1e-8 / (2 a) - 0.05 a.
     far = (s > 2.25) & (s < 2.5)
     wanted = np.sqrt(1e-8 / 0.1 * (1 - np.exp(-0.1)))

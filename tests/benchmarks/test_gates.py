@@ -222,7 +222,7 @@ def test_a_worker_prints_the_figures_of_its_row(monkeypatch, capsys):
 
 
 def test_peak_memory_is_not_that_of_the_parent():
-    code = "from benchmarks._gates import worker; print(worker.peak_mib())"
+    code = f"from {worker.__name__} import peak_mib; print(peak_mib())"
     process = subprocess.run(
         [sys.executable, "-c", code],
         cwd=processes.ROOT,

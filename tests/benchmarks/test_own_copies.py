@@ -66,7 +66,7 @@ def test_indian_pines_split(pines):
 def test_indian_pines_split_of_the_original():
     counts = [46, 1428, 830, 237, 483, 730, 28, 478, 20, 972, 2455, 593, 205, 1265]
     target = np.repeat(np.arange(1, 17), [*counts, 386, 93])
-    parts = _own_copies._split(target, 0)
+    parts = _own_copies.split_pixels(target, 0)
     assert [len(part) for part in parts] == [2957, 6560, 732]
     # Figure 5 of the paper: ten pixels of the small classes validate, and of the
     # others all but 312.

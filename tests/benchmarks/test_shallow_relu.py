@@ -12,6 +12,7 @@ from benchmarks import __main__ as runner
 from benchmarks import (
     _data,
     _report,
+    _tables,
     sggn,
     sggn_1d,
     sggn_large,
@@ -277,11 +278,9 @@ def test_a_quick_run_with_several_features(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(60, 3))
     y = np.abs(X[:, 0] - 0.5) + 0.01 * rng.standard_normal(60)
-    monkeypatch.setattr(sggn_large._data, "diamonds", lambda data_dir: (X, y))
+    monkeypatch.setattr(_data, "diamonds", lambda data_dir: (X, y))
     tables = {"small": (X, y), "other": (X[:, ::-1], y)}
-    monkeypatch.setattr(
-        sggn_large._tables, "tables", lambda data_dir, names=None: tables
-    )
+    monkeypatch.setattr(_tables, "tables", lambda data_dir, names=None: tables)
     monkeypatch.setattr(sggn_large, "THINNED", 1)
     monkeypatch.setattr(sggn_large, "compile_seconds", lambda *args: 0.5)
     # As many neurons and, padded, as many rows as the fits of the diamonds.

@@ -121,11 +121,11 @@ def test_seconds_of_a_recorder_leave_out_the_scoring():
     answers = []
     for k in range(3):
         log.append({"iteration": k + 1, "work_units": 3 * k, "time": k + 1, "level": 0})
-        recorder._spent = 0.5 * k
+        recorder.seconds_scoring = 0.5 * k
         answers.append(
             recorder.on_fit_task_end(estimator, iteration, fitted_estimator=None)
         )
-    recorder._spent = 1.0
+    recorder.seconds_scoring = 1.0
     recorder.on_fit_task_end(estimator, fit, fitted_estimator=None)
     recorder.on_fit_task_end(estimator, fit, fitted_estimator=None)
     assert answers == [False, False, False]

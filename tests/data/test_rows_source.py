@@ -10,7 +10,6 @@ from sklearn_gn import (
     VarProNetClassifier,
     VarProNetRegressor,
 )
-from sklearn_gn.data import rows_source
 from sklearn_gn.data.rows_source import CheckedRows, RowSource, reduce
 from sklearn_gn.data.tables import dask_rows, engine_of
 from sklearn_gn.optim.solver import Rows
@@ -51,8 +50,8 @@ EXPECTED = moments(2.0, IN_MEMORY)
 
 
 @pytest.mark.parametrize("size", [2, 37, N])
-def test_sums_of_chunks_are_those_of_all_rows(size, monkeypatch):
-    monkeypatch.setattr(rows_source, "_PART_ROWS", 64)
+def test_sums_of_chunks_are_those_of_all_rows(size, chunk_limits):
+    chunk_limits(part=64)
     source = source_of(pieces(size))
     found = source.reduce(moments, 2.0)
     whole = source_of(pieces(N)).reduce(moments, 2.0)
@@ -70,31 +69,12 @@ def test_blocks_may_have_any_length(size):
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_a_survey_finds_copies_across_chunks_and_numbers_the_first():
-    rows = CheckedRows([*pieces(120), *pieces(N)], D, Q)
-    found = rows.survey()
-    assert (found.n_rows, found.total) == (2 * (WEIGHT > 0).sum(), 2 * WEIGHT.sum())
-    assert found.sample.is_complete
-    np.testing.assert_array_equal(np.sort(found.sample.number), np.flatnonzero(WEIGHT))
-    np.testing.assert_array_equal(found.sample.X, X[found.sample.number])
-    np.testing.assert_array_equal(found.sample.weight, 2 * WEIGHT[found.sample.number])
-
-
 # -- dask ------------------------------------------------------------------------------
 
 
 def blocks(y, weight=WEIGHT):
     da = pytest.importorskip("dask.array")
     return da.from_array(X, chunks=(130, 2)), da.from_array(y, chunks=77), weight
-
-
-def test_blocks_of_dask_are_read_one_at_a_time_without_a_cluster():
-    chunks = dask_rows(*blocks(Y))
-    assert engine_of(chunks) is None
-    for found, expected in zip(
-        source_of(chunks).reduce(moments, 2.0), EXPECTED, strict=True
-    ):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
 def test_broken_lines_take_dask_arrays():
@@ -149,8 +129,8 @@ def test_sums_are_computed_on_the_workers(cluster):
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_fits_on_a_cluster_are_those_in_memory(model, cluster, monkeypatch):
-    monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 200)
+def test_fits_on_a_cluster_are_those_in_memory(model, cluster, chunk_limits):
+    chunk_limits(sample=200)
     y = Y[:, 0]
     if hasattr(model, "predict_proba"):
         y = np.digitize(y, [0.0, 1.0])
@@ -168,4 +148,4 @@ def test_what_is_wrong_with_a_block_is_named(cluster):
     bad = Y.copy()
     bad[200] = np.nan
     with pytest.raises(ValueError, match="Chunk 1: y holds NaN"):
-        source_of(dask_rows(*blocks(bad)))
+        VarProNetRegressor().fit(*blocks(bad))

@@ -14,7 +14,6 @@ from sklearn_gn import (
     VarProNetClassifier,
     VarProNetRegressor,
 )
-from sklearn_gn.data import rows_source
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.solvers import FGN
 
@@ -52,9 +51,9 @@ def pieces(columns, target):
     return [(p[columns], p[target].to_numpy(), p.weight.to_numpy()) for p in parts]
 
 
-def check_fit(model, target, table, monkeypatch):
+def check_fit(model, target, table, chunk_limits):
     """Compare a fit of the table with one of the same rows in memory."""
-    monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 200)
+    chunk_limits(sample=200)
     columns = features_of(model)
     output = "predict_proba" if target == "label" else "predict"
     X = FRAME[columns]
@@ -69,8 +68,8 @@ def arrow_table():
 
 
 @BY_MODEL
-def test_fits_of_arrow_tables_are_those_in_memory(model, target, monkeypatch):
-    check_fit(model, target, arrow_table(), monkeypatch)
+def test_fits_of_arrow_tables_are_those_in_memory(model, target, chunk_limits):
+    check_fit(model, target, arrow_table(), chunk_limits)
 
 
 def test_datasets_on_disk_are_read_file_by_file(tmp_path):
@@ -123,8 +122,8 @@ def dask_table():
     return dd.from_pandas(FRAME, npartitions=N // PART, sort=False)
 
 
-def test_fit_takes_columns_of_a_dask_data_frame(monkeypatch):
-    monkeypatch.setattr(rows_source, "_SAMPLE_ROWS", 200)
+def test_fit_takes_columns_of_a_dask_data_frame(chunk_limits):
+    chunk_limits(sample=200)
     table, model = dask_table(), MODELS[0][0]
     expected = model.fit_chunks(pieces(FEATURES, "y")).predict(FRAME[FEATURES])
     model.fit(table[FEATURES], table["y"], sample_weight=table["weight"])
@@ -164,9 +163,9 @@ def dask_cluster():
 @pytest.mark.filterwarnings("ignore")  # of the cluster's own
 @BY_MODEL
 def test_fits_of_dask_frames_are_those_in_memory(
-    model, target, dask_cluster, monkeypatch
+    model, target, dask_cluster, chunk_limits
 ):
-    check_fit(model, target, dask_table(), monkeypatch)
+    check_fit(model, target, dask_table(), chunk_limits)
 
 
 @pytest.mark.cluster
@@ -197,9 +196,9 @@ def ray_table():
 @pytest.mark.filterwarnings("ignore")
 @BY_MODEL
 def test_fits_of_ray_datasets_are_those_in_memory(
-    model, target, ray_table, monkeypatch
+    model, target, ray_table, chunk_limits
 ):
-    check_fit(model, target, ray_table, monkeypatch)
+    check_fit(model, target, ray_table, chunk_limits)
 
 
 @pytest.mark.cluster

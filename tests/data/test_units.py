@@ -3,9 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose
 
-from sklearn_gn.arrays.extremes import noise_deviation, unbounded
 from sklearn_gn.data.units import Units, moments
-from sklearn_gn.linalg.low_rank import LowRank
 
 
 def test_moments_are_weighted_means_and_deviations():
@@ -113,13 +111,3 @@ def test_copies_of_a_feature_are_constant():
     # The order belongs to the columns, not to their places.
     order = [4, 2, 0, 3, 1]
     assert [order[j] for j in Units.varying(z[:, order], y, weight)] == list(found)
-
-
-def test_what_exceeds_the_range_of_floats_is_infinite():
-    assert noise_deviation(0.25) == 2
-    assert noise_deviation(0.0) == np.inf
-    assert noise_deviation(0.0, np.array([4.0, 0.0])).tolist() == [np.inf, np.inf]
-    assert unbounded(np.array([1.0, np.nan, np.inf])).tolist() == [1, np.inf, np.inf]
-    near = LowRank.of(np.array([1.0, 4.0]), np.array([[3.0], [0.0]]))
-    gradients = np.array([[1.0, 1e200], [2.0, 1e200]])
-    assert_allclose(near.variances(gradients), [0.1 + 1, np.inf], rtol=1e-12)

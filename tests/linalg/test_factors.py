@@ -52,15 +52,6 @@ def test_a_factor_solves_and_inverts(run, n):
     assert_allclose(inverse, np.linalg.inv(exact), rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [3, 70])
-def test_determined_shares_of_parameters(run, n):
-    gram, shift = positive(n), np.linspace(0.5, 2, n)
-    found, log_det = run(factors.determined, gram, np.float64(3), shift)
-    hessian = 3 * gram + np.diag(shift)
-    assert_allclose(found, np.diag(np.linalg.solve(hessian, 3 * gram)), rtol=1e-8)
-    assert_allclose(log_det, np.linalg.slogdet(hessian)[1], rtol=1e-10)
-
-
 def test_without_a_factor_all_is_nan(run):
     matrix = np.diag([1.0, -1.0, 2.0])
 

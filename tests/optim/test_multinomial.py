@@ -9,8 +9,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.special import expit, log_softmax
 
-from sklearn_gn.arrays.libraries import NumPy
-from sklearn_gn.optim import line_search, multinomial
+from sklearn_gn.optim import multinomial
 
 N_ROWS, N_FEATURES = 12, 3
 
@@ -132,30 +131,3 @@ def test_newton_direction_solves_the_newton_system():
     again, none = direction(here, gradient, found, 1e-8)
     assert int(none) == 0 < int(count)
     np.testing.assert_array_equal(ravel_pytree(again)[0], ravel_pytree(found)[0])
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(
-    ("largest", "halvings", "length", "trials"),
-    [(2.0, 30, 1.0, 1), (0.3, 30, 0.25, 3), (0.0, 4, 2.0**-4, 5), (0.0, 0, 1.0, 1)],
-)
-def test_backtracking_halves_until_a_step_is_good(
-    compiled, largest, halvings, length, trials
-):
-    def search(first):
-        loop = {} if compiled else {"while_loop": NumPy.while_loop}
-        return line_search.backtrack(
-            lambda length: (2 * length, length**2),
-            lambda length, evaluated: evaluated[0] > 2 * largest,
-            first,
-            halvings=halvings,
-            **loop,
-        )
-
-    found, (double, square) = (jax.jit(search) if compiled else search)(1.0)
-    assert (float(found), float(double), float(square)) == (
-        length,
-        2 * length,
-        length**2,
-    )
-    assert trials == 1 - np.log2(length)

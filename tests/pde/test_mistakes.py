@@ -162,9 +162,8 @@ def test_indices_in_range_and_unknown_ones_are_no_mistakes():
 @pytest.mark.parametrize(
     ("residual", "match"), RESIDUALS.values(), ids=RESIDUALS.keys()
 )
-def test_mistakes_in_a_residual(residual, match, monkeypatch):
-    """They are found by ``fit`` before anything is compiled."""
-    monkeypatch.setattr("sklearn_gn.pde.checks._check_residuals", None)
+def test_mistakes_in_a_residual(residual, match):
+    """They are found by ``fit`` before it begins."""
     with pytest.raises(ValueError, match=match):
         PINNSolver(Problem(residual, DOMAIN)).fit()
     condition = match.replace("interior", "condition")
@@ -245,8 +244,7 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize(("state", "match"), STATEMENTS.values(), ids=STATEMENTS.keys())
-def test_mistakes_in_a_statement(state, match, monkeypatch):
-    monkeypatch.setattr("sklearn_gn.pde.checks._check_residuals", None)
+def test_mistakes_in_a_statement(state, match):
     with pytest.raises(ValueError, match=match):
         PINNSolver(state()).fit()
 
@@ -536,6 +534,7 @@ def _half_insulated(u, x):
     ("residual", "place"),
     [(_heat, None), (_wave, "x = [01]"), (_half_insulated, "x = 0")],
 )
+@pytest.mark.repeats
 def test_only_jumps_without_functions_at_the_start_are_named(residual, place):
     sides = Dirichlet(0.0, on=("x=min", "x=max"))
     problem = Problem(residual, Box(x=(0, 1), t=(0, 1)), [sides, Initial(1.0)])

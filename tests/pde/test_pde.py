@@ -1026,7 +1026,7 @@ class Lazy:
 
     count = 0
 
-    def _solve(self):
+    def solve(self):
         Lazy.count += 1
         return np.linspace(0, 1, 8).reshape(4, 2), np.array(
             [[1.0], [2.0], [3.0], [4.0]]
@@ -1034,18 +1034,18 @@ class Lazy:
 
     @property
     def points(self):
-        return self._solve()[0]
+        return self.solve()[0]
 
     @property
     def values(self):
-        return self._solve()[1]
+        return self.solve()[1]
 
 
 @pytest.mark.parametrize("lazy", [True, False])
 def test_references(lazy):
     Lazy.count = 0
     source = Lazy()
-    reference = source if lazy else Reference(*source._solve(), name="grid")
+    reference = source if lazy else Reference(*source.solve(), name="grid")
     problem = heat_problem(exact=reference)
     before = Lazy.count
     problem.check()

@@ -103,6 +103,7 @@ def test_without_pieces_there_is_one_region():
 @pytest.mark.parametrize(
     ("residual", "domain"), [(darcy, SQUARE), (plate_in_time, SQUARE * Interval(0, 2))]
 )
+@pytest.mark.repeats
 def test_value_and_flux_are_continuous_on_a_circle(residual, domain):
     problem = Problem(residual, domain, [Dirichlet(0.0)])
 
@@ -194,12 +195,9 @@ def test_steps_across_axes_cut_the_domain():
         return [sorted({*column.tolist()}) for column in found.T]
 
     load = jnp.where
-    assert places(lambda u, x: load(x[0] > 0.5, 1e-9, 0)) == [[0.5]]
-    assert places(lambda u, x: load((x[0] > 0.3) & (x[0] < 0.6), 1, 0)) == [[0.3, 0.6]]
     assert places(lambda u, x: jnp.floor(3 * x[0])) == [[0.33333333, 0.66666667]]
-    assert places(lambda u, x: load(x[0] % 0.5 < 0.01, 1, 0)) == [[0.01, 0.5, 0.51]]
-    assert places(lambda u, x: load(x[0] > 0.7, 4, 1) * u(x)) == [[0.7]]
-    assert places(lambda u, x: load(x[0] > 0.3, K(x), 0)) == [[0.3, 0.5]]
+    assert places(lambda u, x: load(x[0] % 0.5 < 0.01, 1e-9, 0)) == [[0.01, 0.5, 0.51]]
+    assert places(lambda u, x: load(x[0] > 0.3, K(x), 0) * u(x)) == [[0.3, 0.5]]
     assert places(lambda u, x: load(x[1] > 0.25, 1, 0), box)[1] == [0.25]
     for smooth in (
         lambda u, x: jnp.tanh(1e4 * (x[0] - 0.5)),
@@ -227,6 +225,7 @@ def test_derivatives_by_hand_are_refused_where_the_equation_jumps(slope):
 
 
 @pytest.mark.parametrize("left", [0.0, 2.0, -0.5])
+@pytest.mark.repeats
 def test_what_is_joined_has_the_coefficients_of_both_sides(left):
     """Also where that of one side is zero, or has the other sign."""
 
@@ -250,6 +249,7 @@ def test_a_load_that_begins_at_a_place():
     assert_allclose(solver.predict(x[:, None]), w, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_doses_that_are_given_from_one_time_to_another():
     """Ordinary differential equations have regions of time, also with unknowns."""
     k = 1.3

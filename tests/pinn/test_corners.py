@@ -123,6 +123,7 @@ def test_right_angles_at_which_values_contradict_the_equation(
         (lambda x: -(x[1] ** 2) / 2 + x[0] ** 3, 8),  # not where x[0] = 0
     ],
 )
+@pytest.mark.repeats
 def test_edges_of_a_box_are_right_angles(values, n_edges):
     box = Box(x=(0, 1), y=(-1, 1), z=(0, 3))
     problem = Problem(lambda u, x: laplacian(u)(x) + 1, box, [Dirichlet(values)])
@@ -149,6 +150,7 @@ def of_pieces(*pieces, outputs=("u",)):
 QUADRANTS = [Box(x=x, y=y) for x, y in (((0, 1), (0, 1)), ((-1, 0), (-1, 0)))]
 
 
+@pytest.mark.slow
 def test_exponents_of_crossing_interfaces():
     # Of a chessboard they have a closed form.
     found, *_ = rough_corners(of_pieces(*((box, 10.0) for box in QUADRANTS)))

@@ -226,6 +226,7 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.repeats
 def test_rows_are_the_derivatives_that_an_equation_has(name):
     assert setting(name)[0].classes[0].rows == ROWS[name]
 

@@ -47,6 +47,7 @@ def test_a_linear_problem_ends_at_its_minimum():
         (2e-4, {"hidden_layer_sizes": (8, 8)}, False),
     ],
 )
+@pytest.mark.repeats
 def test_a_network_that_is_not_accurate_grows_after_all(
     monkeypatch, estimate, settings, larger
 ):

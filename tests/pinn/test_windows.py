@@ -76,18 +76,15 @@ def model_of(problem):
         (False, decay, [START], {"transform": lambda x, u: x[0] * u}),
         (False, decay_with, [START], {"coefficients": {"k": Unknown(1.0)}}),
         (False, with_memory, [START], {}),  # takes u at other times
+        (False, heat, [START], {"domain": Box(x=(0, 1), t=(2, 6))}),
     ],
 )
 def test_time_is_cut_where_a_problem_goes_on_from_a_start(
     possible, residual, conditions, more
 ):
-    model, _ = model_of(Problem(residual, TIME, conditions, **more))
+    settings = {"domain": TIME, "conditions": conditions, **more}
+    model, _ = model_of(Problem(residual, **settings))
     assert windows.possible(model) == possible
-
-
-def test_time_of_an_equation_in_space_is_not_cut():
-    model, _ = model_of(Problem(heat, Box(x=(0, 1), t=(2, 6)), START))
-    assert not windows.possible(model)
 
 
 @pytest.mark.usefixtures("float64")

@@ -6,18 +6,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.dates import date2num
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor, fit_groups
-from sklearn_gn.data.dates import to_days
 from sklearn_gn.plotting import (
     BreakpointDisplay,
     SegmentsDisplay,
     SelectionPathDisplay,
     SeriesDisplay,
 )
-from sklearn_gn.plotting._common import date_axis
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +89,13 @@ def test_dates_are_drawn_as_dates():
 @pytest.mark.parametrize("days", [1, 13, 50, 400, 600, 700, 1120])
 def test_date_axes_find_their_ticks(days):
     panel = plt.subplots(figsize=(2.4, 1.9))[1]
-    start = np.datetime64("2021-03-01T05")
-    panel.plot(start + np.timedelta64(24, "h") * np.array([0, days]), [0, 1])
+    hours = np.linspace(0, 24 * days, 9).astype("timedelta64[h]")
+    X = pd.DataFrame({"at": np.datetime64("2021-03-01T05") + hours})
+    model = SegmentedRegressor(0).fit(X, np.arange(9.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        date_axis(panel, 5)
-        assert 2 <= len(panel.get_xticks()) <= 6
+        SegmentsDisplay.from_estimator(model, X, ax=panel)
+        assert 2 <= len(panel.get_xticks()) <= 9
 
 
 def test_residuals_need_targets(data):
@@ -157,7 +157,7 @@ def test_panels_are_the_fits_of_the_series(dated):
         assert_allclose(display.lines[k][0, 0, 1], first, rtol=1e-6, atol=1e-6)
         limits = model.breakpoint_interval_[0]
         if dated:
-            limits = to_days(pd.Series(limits))
+            limits = date2num(limits)
         assert_allclose(display.intervals[k][0, 1:], limits, rtol=1e-4)
         assert len(display.points_[k].get_offsets()) == 40
     display.figure_.canvas.draw()

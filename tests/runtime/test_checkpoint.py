@@ -25,8 +25,6 @@ from sklearn_gn.callbacks import Checkpoint, EarlyStopping
 from sklearn_gn.networks import MLP
 from sklearn_gn.pde import Box, Initial, Problem, d
 from sklearn_gn.runtime import checkpoint, fingerprint
-from sklearn_gn.runtime.fit_loop import FitRun
-from sklearn_gn.shallow_relu.dense import ALGORITHMS
 from sklearn_gn.solvers import (
     LM,
     SHALLOW_RELU_SOLVERS,
@@ -331,8 +329,7 @@ def test_validation_data_of_classifiers_are_parts_of_the_signature(tmp_path):
 def test_parameters_whose_value_is_not_known_are_named(tmp_path):
     X, y = data()
     model = make(Given(threading.Lock()))
-    algorithm = ALGORITHMS["lm"]
-    model.solver.algorithm = lambda algorithms: algorithm
+    model.solver.algorithm = lambda algorithms: algorithms["lm"]
     model.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     with pytest.raises(
         ValueError, match=r"the parameter 'solver' holds .*cannot pickle"
@@ -526,14 +523,16 @@ def test_each_fit_of_a_search_has_a_file(tmp_path):
     search.estimator.set_callbacks(Checkpoint(tmp_path / "fit.ckpt"))
     with parallel_backend("threading"):
         first = search.fit(X, y).cv_results_["mean_test_score"]
+        seconds = search.best_estimator_.convergence_log_["time"]
         files = {path: path.read_bytes() for path in tmp_path.iterdir()}
         assert len(files) == 2 * 4 + 1  # with the fit to all rows
         assert all(re.fullmatch(r"fit-[0-9a-f]{12}\.ckpt", f.name) for f in files)
-        with pytest.MonkeyPatch.context() as patch:  # all is read, nothing is fitted
-            patch.setattr(FitRun, "_recorded", None)
-            again = search.fit(X, y).cv_results_["mean_test_score"]
+        again = search.fit(X, y).cv_results_["mean_test_score"]
     np.testing.assert_array_equal(again, first)
-    assert set(tmp_path.iterdir()) == set(files)
+    # All is read, nothing is fitted.
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+    found = search.best_estimator_.convergence_log_["time"]
+    np.testing.assert_array_equal(found, seconds)
 
 
 def test_rows_are_hashed_once(monkeypatch, tmp_path):

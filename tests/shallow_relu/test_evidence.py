@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpydoc.docscrape import ClassDoc
 from scipy import stats
-from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.exceptions import ConvergenceWarning
@@ -151,27 +150,6 @@ def test_rows_far_from_all_others_change_little():
     clean, found = make().fit(X, y), make().fit(far, y)
     assert np.abs(found.predict(X[1:]) - clean.predict(X[1:])).max() < 0.05
     assert abs(found.predict(far[:1])[0]) < 2 * np.ptp(y)
-
-
-def test_a_fit_with_these_penalties_stays_there(fitted):
-    X, y = data()
-    (*_, net), scaling = fitted._network
-    shape = net.model
-    z, target = scaling.x(X), scaling.y(y[:, None])
-    alpha = fitted.alpha_
-    alpha = np.array([alpha["slope"], alpha["coef"], alpha["bias"], *alpha["weights"]])
-    penalty = evidence.prior_precision(shape.groups(), alpha)
-
-    def objective(theta):
-        residual = target - shape.values(theta, z)
-        jacobian = shape.jacobian(theta, z, [0])[0].T
-        value = (np.mean(residual**2) + penalty @ theta**2) / 2
-        return value, penalty * theta - jacobian.T @ residual[:, 0] / len(y)
-
-    before, _ = objective(net.theta)
-    assert before * scaling.y_scale**2 == pytest.approx(fitted.loss_, rel=1e-9)
-    found = minimize(objective, net.theta, jac=True, method="L-BFGS-B")
-    assert before - found.fun < 0.05 * before
 
 
 def test_standard_errors_are_those_of_the_inverse_matrix(fitted):

@@ -43,24 +43,6 @@ def noisy(m=120, seed=0):
     return Rows(x, y, np.full(m, 1 / m))
 
 
-def test_step_lowers_the_energy_at_its_penalties():
-    rows = noisy()
-    opt = options(rows)
-    state = evidence_gn.init(rows, [start(rows)], opt)
-    shape = neurons(8, 2)
-    for _ in range(12):
-        precision = evidence.prior_precision(shape.groups(), state.alpha)
-        scale = state.beta * opt.n_effective
-
-        def energy(theta, precision=precision, scale=scale):
-            error = shape.dense_sums(theta, rows).error
-            return scale * error / 2 + np.sum(precision * theta**2) / 2
-
-        before = state.theta
-        state, _ = evidence_gn.step(rows, state, opt)
-        assert energy(state.theta) < energy(before)
-
-
 def test_a_damping_that_exact_steps_have_lowered_is_raised_far_enough():
     shape, rng = neurons(20, 2), np.random.default_rng(0)
     theta, x = rng.standard_normal(len(shape.groups())), rng.standard_normal((200, 2))

@@ -7,7 +7,8 @@ from scipy.special import logsumexp, softmax
 from sklearn.base import clone
 
 from sklearn_gn import FGNSoftmaxHead
-from sklearn_gn.arrays.libraries import NumPy, forced_jax
+from sklearn_gn.arrays.libraries import NumPy
+from tests._libraries import forced_jax
 
 N, D = 96, 4
 

@@ -232,10 +232,10 @@ def test_dask_arrays_are_read_by_their_blocks():
 
 
 @pytest.mark.slow
-def test_memory_is_that_of_a_sample_and_a_few_parts(monkeypatch):
+def test_memory_is_that_of_a_sample_and_a_few_parts(chunk_limits):
     # So many rows that what Python itself allocates is little beside them.
     n_chunks = 30
-    monkeypatch.setattr(rows_source, "_PART_ROWS", 2**11)
+    chunk_limits(part=2**11)
     X = np.random.default_rng(0).normal(size=(4_000, 40))
 
     class Chunks:

@@ -24,7 +24,6 @@ from sklearn_gn.arrays import threads
 from sklearn_gn.bayes import laplace
 from sklearn_gn.callbacks import Checkpoint
 from sklearn_gn.data.units import Units
-from sklearn_gn.linalg import factors
 from sklearn_gn.varpro import committee, members
 
 
@@ -653,11 +652,11 @@ def test_a_fit_is_resumed_bit_for_bit(tmp_path, warm_start):
     np.testing.assert_array_equal(resumed.convergence_log_["loss"], loss)
 
 
-@pytest.mark.parametrize("largest_dense", [2000, 30], ids=["few_rows", "many_rows"])
+@pytest.mark.parametrize("most", [2000, 30], ids=["few_rows", "many_rows"])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_fit_by_products_is_resumed_bit_for_bit(tmp_path, monkeypatch, largest_dense):
+def test_a_fit_by_products_is_resumed_bit_for_bit(tmp_path, largest_dense, most):
     # More parameters than the rows give numbers: no Gauss-Newton matrix is formed.
-    monkeypatch.setattr(factors, "LARGEST_DENSE", largest_dense)
+    largest_dense(most)
     X, y = smooth(m=50, d=20)
     model = VarProNetRegressor(random_state=0, n_init=2, max_iter=6)
     whole = clone(model).fit(X, y)
