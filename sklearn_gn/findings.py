@@ -309,15 +309,20 @@ def _rank(model):
 
 
 def _linear(model):
-    """The linear model in place of networks: their log is not about the answer."""
+    """What is simpler in place of networks: their log is not about the answer."""
     share = model._share_of_linear()
     if share == 0 or _is_constant(model):
         return None
     text = "The returned model is linear: networks predict left-out rows no better."
-    if share < 1 - 1e-9:
+    if hasattr(model, "classes_"):
         text = (
-            f"The linear model has a share of {share:.0%}: networks alone predict "
-            "left-out rows less well."
+            f"The frequencies of the classes have a share of {share:.0%} in the "
+            "probabilities: with it, rows that are left out are predicted best."
+        )
+    elif share < 1 - 1e-9:
+        text = (
+            f"The linear model has a share of {share:.0%} in the predictions: with it, "
+            "rows that are left out are predicted best."
         )
     losses = model.convergence_log_["loss"]
     # A difference that is worth mentioning.
