@@ -25,8 +25,8 @@ class SeriesDisplay(Display):
     names : list
         Names of the series, the titles of the panels.
 
-    lines : list of ndarray of shape (n_segments, 2, 2)
-        For each series the ends (x, y) of its straight lines.
+    lines : list of ndarray of shape (n_segments, n_points, 2)
+        For each series points (x, y) of its segments; two ends of a straight line.
 
     intervals : list of ndarray of shape (n_breakpoints, 3)
         For each series its breakpoints and the limits of their 95 % intervals.
@@ -202,9 +202,13 @@ class SeriesDisplay(Display):
         lines, intervals = [], []
         for name in series:
             part = table[table[group] == name]
-            x = np.stack([_numbers(part["start"]), _numbers(part["end"])], axis=1)
+            is_curved = "quadratic" in part
+            ends = _numbers(part["start"]), _numbers(part["end"])
+            x = np.linspace(*ends, 50 if is_curved else 2, axis=1)
             intercept, slope = (part[[c]].to_numpy() for c in ("intercept", "slope"))
-            lines.append(np.stack([x, intercept + slope * x], axis=-1))
+            quadratic = part[["quadratic"]].to_numpy() if is_curved else 0.0
+            y = intercept + (slope + quadratic * x) * x
+            lines.append(np.stack([x, y], axis=-1))
             after_first = part.iloc[1:]  # which has no breakpoint
             columns = [_numbers(after_first[column]) for column in limits]
             intervals.append(np.stack(columns, axis=1))
