@@ -30,9 +30,9 @@ display.ax_.set(title="Ten steps, 30 neurons", xlabel="x", ylabel="u(x)")
 plt.show()
 
 # %%
-# The same loss, minimised by others from evenly spaced breakpoints: BFGS ends in a local
-# minimum, and Adam has not converged after 2,000 iterations, as the warnings say. The
-# default searches for the breakpoints first, and needs a single iteration after that.
+# The same loss, minimised by others from evenly spaced breakpoints: BFGS ends in a
+# local minimum, and Adam has not converged after 2,000 iterations, as the warnings say.
+# The default searches for the breakpoints first, and needs one iteration after that.
 
 figure, ax = plt.subplots(layout="constrained")
 ConvergenceDisplay.from_estimator(
