@@ -314,15 +314,12 @@ def _linear(model):
     if share == 0 or _is_constant(model):
         return None
     text = "The returned model is linear: networks predict left-out rows no better."
-    if hasattr(model, "classes_"):
+    of_classes = hasattr(model, "classes_")
+    if of_classes or share < 1 - 1e-9:
+        simple = "frequencies of the classes have" if of_classes else "linear model has"
         text = (
-            f"The frequencies of the classes have a share of {share:.0%} in the "
-            "probabilities: with it, rows that are left out are predicted best."
-        )
-    elif share < 1 - 1e-9:
-        text = (
-            f"The linear model has a share of {share:.0%} in the predictions: with it, "
-            "rows that are left out are predicted best."
+            f"The {simple} a share of {share:.0%} in what is predicted: with it, rows "
+            "that are left out are predicted best."
         )
     losses = model.convergence_log_["loss"]
     # A difference that is worth mentioning.

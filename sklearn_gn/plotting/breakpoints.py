@@ -113,9 +113,7 @@ class BreakpointDisplay(Display):
         style = {"colors": "white", "linewidths": 0.8}
         if len(self.breaks) and self.changes is not None:  # no empty array of opacities
             style["alpha"] = np.maximum(np.sqrt(self.changes), 0.15)
-        breaks: Any = self.breaks
-        lines = LineCollection(breaks, **style)
-        self.breaks_ = ax.add_collection(lines)
+        self.breaks_ = ax.add_collection(LineCollection(list(self.breaks), **style))
         if self.X is not None and self.y is not None:
             style = {"s": 12, "edgecolors": "black", "linewidths": 0.4}
             style |= {"cmap": self.surface_.cmap, "norm": self.surface_.norm}
