@@ -312,15 +312,17 @@ def _rank(model):
 
 
 def _linear(model):
-    """The linear model in place of networks: their log is not about the answer."""
+    """What is simpler in place of networks: their log is not about the answer."""
     share = model._share_of_linear()
     if share == 0 or _is_constant(model):
         return None
     text = "The returned model is linear: networks predict left-out rows no better."
-    if share < 1 - 1e-9:
+    of_classes = hasattr(model, "classes_")
+    if of_classes or share < 1 - 1e-9:
+        simple = "frequencies of the classes have" if of_classes else "linear model has"
         text = (
-            f"The linear model has a share of {share:.0%}: networks alone predict "
-            "left-out rows less well."
+            f"The {simple} a share of {share:.0%} in what is predicted: with it, rows "
+            "that are left out are predicted best."
         )
     losses = model.convergence_log_["loss"]
     # A difference that is worth mentioning.

@@ -12,6 +12,7 @@ from sklearn_gn import (
     FGNSoftmaxHead,
     SegmentedRegressor,
     ShallowReLURegressor,
+    VarProNetClassifier,
     VarProNetRegressor,
 )
 from sklearn_gn.callbacks import TimeBudget
@@ -264,6 +265,15 @@ def test_a_part_of_a_committee_may_be_linear():
     assert causes(some) == [("linear", None)]
     assert "has a share of 40%" in text_of(some)
     assert "ends at" not in text_of(some)  # at the loss of the model
+
+
+def test_frequencies_of_classes_in_place_of_networks_are_named():
+    rng = np.random.RandomState(0)
+    X, y = rng.normal(size=(200, 5)), rng.randint(3, size=200)
+    diagnosis = VarProNetClassifier(random_state=0).fit(X, y).diagnose()
+    (text,) = [f.text for f in diagnosis.findings if f.cause == "linear"]
+    assert text.startswith("The frequencies of the classes have a share of ")
+    assert "linear model" not in str(diagnosis)
 
 
 @pytest.mark.parametrize("n_rows", [11, 30])

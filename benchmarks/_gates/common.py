@@ -71,14 +71,17 @@ def timed_fits(make, *data, later=1):
     return model, figures
 
 
-def held_out_labels(make, X, y, share):
-    """Fit a classifier; log loss and accuracy of a share of the rows, and seconds."""
+def held_out_labels(make, X, y, share, split=0):
+    """Fit a classifier; log loss and accuracy of a share of the rows, and seconds.
+
+    ``split`` is the seed by which these rows are drawn.
+    """
     import numpy as np
     from sklearn.metrics import log_loss
     from sklearn.model_selection import train_test_split
 
     X, X_held_out, y, y_held_out = train_test_split(
-        X, y, test_size=share, random_state=0, stratify=y
+        X, y, test_size=share, random_state=split, stratify=y
     )
     model, figures = timed_fits(make, X, y)
     probabilities = model.predict_proba(X_held_out)

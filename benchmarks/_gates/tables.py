@@ -19,6 +19,7 @@ CLASSIFICATION = (
     "cardiotocography-3class",
     "connectionist-vowel",
     "contraceptive-method-choice",
+    "glass",
     "heart-disease-processed-cleveland",
     "mammographic-mass",
     "yeast-4class",
@@ -33,7 +34,12 @@ GENERATED = {  # law, rows, deviation of the noise in that of the truth
     "many_columns_600": ("many_columns", 600, 0.5),
     "waves_20000": ("waves", 20_000, 0.3),
     "friedman1_200000": ("friedman1", 200_000, 0.2),
+    "mixed_2000": ("mixed", 2000, 0.15),
+    "mixed_20000": ("mixed", 20_000, 0.15),
+    "mixed_200000": ("mixed", 200_000, 0.15),
 }
+GLITCHES = {"glitch_1": (-1e5, 1), "glitch_20": (999.0, 20)}  # value, cells of 400
+N_SPLITS = {"glass": 4}  # of tables that are too small for one
 ALTERNATING = ("chessboard", "rings", "product")  # laws of classes
 REGRESSORS = {"varpro": "VarProNetRegressor", "relu": "ShallowReLURegressor"}
 
@@ -59,6 +65,13 @@ def generated(law, n, noise):
     elif law == "many_columns":
         X = rng.standard_normal((n, 60))
         truth = np.tanh(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * X[:, 3]
+    elif law == "mixed":
+        X = rng.standard_normal((n, 20))
+        truth = 10 * np.sin(X[:, 0] * X[:, 1]) + 5 * np.abs(X[:, 2]) + 3 * X[:, 3]
+        truth += 2 * (X[:, 4] > 0) + X[:, 5] ** 2
+    elif law == "wave_and_product":
+        X = rng.standard_normal((n, 5))
+        truth = np.sin(X[:, 0]) + X[:, 1] * X[:, 2]
     else:
         X = rng.uniform(-1, 1, (n, 5))
         truth = np.sin(5 * X[:, 0]) + np.cos(4 * X[:, 1] * X[:, 2]) + X[:, 3] ** 2
@@ -130,8 +143,12 @@ def shipped(name):
 # --- rows ----------------------------------------------------------------------------
 
 
-def regression(estimator, load):
-    """Fit a regressor; R2, coverage of 95 % intervals, and seconds."""
+def regression(estimator, load, value=0.0, cells=0):
+    """Fit a regressor; R2, coverage of 95 % intervals, and seconds.
+
+    A number of cells of the first column that are fitted may hold a wrong value. Where
+    the truth is known, ``noise_ratio`` is the estimated noise over that of all rows.
+    """
     import numpy as np
     from sklearn.metrics import r2_score
     from sklearn.model_selection import train_test_split
@@ -142,9 +159,12 @@ def regression(estimator, load):
     rows, held_out = train_test_split(
         np.arange(len(y)), test_size=1 / 3, random_state=0
     )
+    X[rows[:cells], 0] = value
     model, figures = timed_fits(
         lambda seed: getattr(sklearn_gn, estimator)(random_state=seed), X[rows], y[rows]
     )
+    if truth:
+        figures["noise_ratio"] = float(model.noise_std_ / np.std(y - truth[0]))
     aim = truth[0] if truth else y
     lower, upper = model.predict_interval(X[held_out], level=0.95)
     inside = (lower <= y[held_out]) & (y[held_out] <= upper)
@@ -155,14 +175,18 @@ def regression(estimator, load):
     }
 
 
-def classification(load):
-    """Fit a classifier; log loss, accuracy and seconds."""
+def classification(load, n_splits=1):
+    """Fit a classifier; log loss and accuracy, means over some splits, and seconds."""
+    from statistics import mean
+
     from sklearn_gn import VarProNetClassifier
 
     def make(seed):
         return VarProNetClassifier(random_state=seed)
 
-    return held_out_labels(make, *load(), 1 / 3)
+    found = [held_out_labels(make, *load(), 1 / 3, split) for split in range(n_splits)]
+    means = {name: mean(one[name] for one in found) for name in ("log_loss", "share")}
+    return {**found[0], **means}
 
 
 def rows(data):
@@ -181,14 +205,21 @@ def rows(data):
         classes |= {
             n: partial(attributes, folder / f"{n}.arff") for n in CLASSIFICATION
         }
+    wrong = {name: {"value": v, "cells": n} for name, (v, n) in GLITCHES.items()}
+    for name in wrong:
+        tables[name] = partial(generated, "wave_and_product", 600, 0.1)
     found = {
         f"{name}_{short}": Row(
-            f"{estimator}, {name}", partial(regression, estimator, load)
+            f"{estimator}, {name}",
+            partial(regression, estimator, load, **wrong.get(name, {})),
         )
         for name, load in tables.items()
         for short, estimator in REGRESSORS.items()
     }
     return found | {
-        name: Row(f"VarProNetClassifier, {name}", partial(classification, load))
+        name: Row(
+            f"VarProNetClassifier, {name}",
+            partial(classification, load, N_SPLITS.get(name, 1)),
+        )
         for name, load in classes.items()
     }

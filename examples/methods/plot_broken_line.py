@@ -73,7 +73,7 @@ left.legend()
 best = np.argmin(path["bic"])
 right.plot(path["n_neurons"], path["bic"], ".-", color="C0")
 right.plot(path["n_neurons"][best], path["bic"][best], "o", color="C1")
-right.set(xlabel="Segments", ylabel="BIC", title="Choice of the number of segments")
+right.set(xlabel="Segments", ylabel="BIC", title="How many segments?")
 right.xaxis.get_major_locator().set_params(integer=True)
 plt.show()
 

@@ -30,11 +30,14 @@ display.ax_.set(title="Ten steps, 30 neurons", xlabel="x", ylabel="u(x)")
 plt.show()
 
 # %%
-# The same start and the same loss, minimised by others: BFGS ends in a local minimum,
-# and Adam has not converged after 2,000 iterations, as the warning says.
+# The same loss, minimised by others from evenly spaced breakpoints: BFGS ends in a
+# local minimum, and Adam has not converged after 2,000 iterations, as the warnings say.
+# The default searches for the breakpoints first, and needs one iteration after that.
 
 figure, ax = plt.subplots(layout="constrained")
-ConvergenceDisplay.from_estimator(step, ax=ax, x="inner_iterations", name="vpgn")
+ConvergenceDisplay.from_estimator(
+    step, ax=ax, x="inner_iterations", name="vpgn", marker="o"
+)
 for name, solver in {"bfgs": "bfgs", "adam": Adam(learning_rate=0.1)}.items():
     other = ShallowReLURegressor(n_neurons=30, solver=solver, max_iter=2000)
     other.fit(x, y)

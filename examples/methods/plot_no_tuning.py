@@ -19,7 +19,7 @@ which the penalties, the level of the noise and the error bars follow. The
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_diabetes, make_friedman1
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import cross_val_score, train_test_split
 from sklearn.neural_network import MLPRegressor
@@ -40,6 +40,12 @@ figures = {
     "parameters that the data determine": model.n_effective_parameters_,
 }
 pd.DataFrame({"value": figures}).round(1)
+
+# %%
+# The data determine so little that networks predict left-out patients no better than a
+# linear model, which is returned in their place:
+
+model.diagnose()
 
 # %%
 # Accuracy
@@ -98,15 +104,23 @@ float(np.mean((lower <= y_test) & (y_test <= upper)))
 # Relevance
 # ---------
 #
+# Where there is more to find, neurons take part. Friedman's function has ten features:
+# a wave in the product of the first two, a parabola in the third, lines in the next
+# two, and five features without any effect.
+#
 # Each feature has a penalty of its own for its weights in the hidden neurons. Where it
 # is large, the feature acts linearly, or not at all. The bars show how much of the
 # fitted function depends on each feature, by the linear term and by the neurons.
 
-display = RelevanceDisplay.from_estimator(model, X_train)
+X, y = make_friedman1(400, noise=1.0, random_state=0)
+X = pd.DataFrame(X, columns=[f"x{j}" for j in range(1, 11)])
+friedman = ShallowReLURegressor(random_state=0).fit(X, y)
+display = RelevanceDisplay.from_estimator(friedman, X)
+plt.show()
 
 # %%
 # The numbers behind it: penalties of the hidden weights relative to the smallest.
 
-plt.show()
-penalties = model.alpha_["weights"] / model.alpha_["weights"].min()
-pd.DataFrame({"penalty": penalties}, index=X.columns).sort_values("penalty")
+penalties = friedman.alpha_["weights"] / friedman.alpha_["weights"].min()
+table = pd.DataFrame({"penalty": penalties}, index=X.columns).sort_values("penalty")
+table.round(1)

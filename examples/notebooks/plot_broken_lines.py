@@ -108,7 +108,7 @@ left.set(xlabel="Year", ylabel="Residual")
 right.stem(lags, autocorrelation)
 for limit in (-1.96, 1.96):
     right.axhline(limit / np.sqrt(len(y)), color="0.3", linestyle="--", linewidth=0.8)
-right.set(xlabel="Lag in years", ylabel="Autocorrelation")
+right.set(xlabel="Lag in years", ylabel="Autocorrelation", xticks=lags[::2])
 plt.show()
 
 # %%

@@ -119,7 +119,7 @@ bottom.errorbar(
     markersize=4,
 )
 bottom.axhline(0, color="0.3", linewidth=0.8)
-bottom.set(xlabel="Weight in carats", ylabel="Jump in %, 95 % intervals")
+bottom.set(xlabel="Weight in carats", ylabel="Jump in %,\n95 % intervals")
 plt.show()
 
 # %%

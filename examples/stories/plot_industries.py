@@ -111,7 +111,7 @@ for each, color, label in (
     )
 ax.set_yticks(rows, labels=order)
 ax.xaxis.set_major_locator(matplotlib.dates.YearLocator())
-ax.legend(loc="center right")
+ax.legend(loc="upper right")
 plt.show()
 
 # %%

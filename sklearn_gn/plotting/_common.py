@@ -159,7 +159,7 @@ def rows_like(X, values):
 
 def select_target(y, target):
     """Return column ``target`` of one or several targets."""
-    y = y.reshape(len(y), -1)
+    y = y[:, None] if y.ndim == 1 else y
     if not (isinstance(target, Integral) and 0 <= target < y.shape[1]):
         raise ValueError(
             f"target={target} is not among the {y.shape[1]} targets, which are "

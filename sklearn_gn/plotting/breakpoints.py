@@ -110,11 +110,10 @@ class BreakpointDisplay(Display):
         style = {"shading": "nearest", **kwargs}
         self.surface_ = ax.pcolormesh(*self.grid, self.response, **style)
         # A jump is two large changes; the root keeps the kinks beside it visible.
-        opacity = 1.0 if self.changes is None else np.sqrt(self.changes)
         style = {"colors": "white", "linewidths": 0.8}
-        breaks: Any = self.breaks
-        lines = LineCollection(breaks, alpha=np.maximum(opacity, 0.15), **style)
-        self.breaks_ = ax.add_collection(lines)
+        if len(self.breaks) and self.changes is not None:  # no empty array of opacities
+            style["alpha"] = np.maximum(np.sqrt(self.changes), 0.15)
+        self.breaks_ = ax.add_collection(LineCollection(list(self.breaks), **style))
         if self.X is not None and self.y is not None:
             style = {"s": 12, "edgecolors": "black", "linewidths": 0.4}
             style |= {"cmap": self.surface_.cmap, "norm": self.surface_.norm}

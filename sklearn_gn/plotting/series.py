@@ -25,8 +25,8 @@ class SeriesDisplay(Display):
     names : list
         Names of the series, the titles of the panels.
 
-    lines : list of ndarray of shape (n_segments, 2, 2)
-        For each series the ends (x, y) of its straight lines.
+    lines : list of ndarray of shape (n_segments, n_points, 2)
+        For each series points (x, y) of its segments; two ends of a straight line.
 
     intervals : list of ndarray of shape (n_breakpoints, 3)
         For each series its breakpoints and the limits of their 95 % intervals.
@@ -81,10 +81,9 @@ class SeriesDisplay(Display):
 
     def _draw(self, ax, kwargs):
         """Draw a panel for every series."""
-        n = len(self.names)
-        n_columns = min(self.n_columns, n)
-        n_rows = -(-n // n_columns)
-        axes = self._panels(ax, n_rows, n_columns, size=(2.4, 1.9), share=True)
+        n, n_columns = len(self.names), min(self.n_columns, len(self.names))
+        shape = -(-n // n_columns), n_columns
+        axes = self._panels(ax, *shape, size=(2.4, 1.9), share=True)
         self.lines_, self.intervals_, self.points_ = [], [], []
         for k, panel in enumerate(axes.ravel()):
             if k >= n:
@@ -201,9 +200,11 @@ class SeriesDisplay(Display):
         lines, intervals = [], []
         for name in series:
             part = table[table[group] == name]
-            x = np.stack([_numbers(part["start"]), _numbers(part["end"])], axis=1)
-            intercept, slope = (part[[c]].to_numpy() for c in ("intercept", "slope"))
-            lines.append(np.stack([x, intercept + slope * x], axis=-1))
+            powers = [c for c in ("quadratic", "slope", "intercept") if c in part]
+            ends = _numbers(part["start"]), _numbers(part["end"])
+            x = np.linspace(*ends, 50 if "quadratic" in powers else 2, axis=1)
+            y = np.polyval([part[[c]].to_numpy() for c in powers], x)
+            lines.append(np.stack([x, y], axis=-1))
             after_first = part.iloc[1:]  # which has no breakpoint
             columns = [_numbers(after_first[column]) for column in limits]
             intervals.append(np.stack(columns, axis=1))

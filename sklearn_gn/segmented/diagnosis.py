@@ -100,8 +100,8 @@ def warn_of_number(model, outlying=()):
     elif is_correlated(model) and (none_left or model.autocorrelation is None):
         warn_user(
             "Neighbouring residuals are correlated "
-            f"({model.residual_correlation_:.2f}), and the criterion takes what they "
-            "share for breakpoints; diagnose() says what to do."
+            f"({model.residual_correlation_:.2f}), so the number of breakpoints means "
+            "little; diagnose() says what to do."
         )
 
 

@@ -110,7 +110,9 @@ def _tables_of(model, lower, upper):
 
 def _notes(model, dates):
     """Return what to know when reading the tables."""
-    notes = ["Outside the data, the first and the last line are extended."]
+    notes = ["Outside the data, the first and the last segment are extended."]
+    if model.degree == 2:
+        notes.append("A segment is intercept + slope x + quadratic x^2.")
     if any(fit.free.any() for fit in model._fits):
         notes.append(
             "Changes at an estimated breakpoint have no p-value; "

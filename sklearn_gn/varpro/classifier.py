@@ -109,9 +109,9 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         Labels of the classes that have weight.
     estimators_ : list
         Members of a committee, with ``predict``, ``share_`` (in the mean), ``alpha_``,
-        ``log_evidence_``, ``n_effective_parameters_`` and weights. Behind the networks
-        follow a Gaussian process (with ``length_scales_``) and the frequencies of the
-        classes, if they have a share.
+        ``log_evidence_``, ``n_effective_parameters_`` and weights. Networks come first;
+        the frequencies of the classes and a Gaussian process (with ``length_scales_``)
+        follow if they have a share.
     coefs_, intercepts_ : list of ndarray
         Hidden layers, for scaled features. Only of one network.
     linear_coef_ : ndarray of shape (n_values, n_features)

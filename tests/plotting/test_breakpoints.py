@@ -41,6 +41,17 @@ def test_a_line_has_no_breakpoints_in_its_legend():
     assert labels == ["Prediction"]
 
 
+def test_a_plane_has_no_breaking_lines():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(60, 2))
+    y = X @ [1.0, 2.0] + rng.standard_normal(60)
+    model = ShallowReLURegressor(random_state=0).fit(X, y)
+    assert not len(model.hyperplanes_)
+    display = BreakpointDisplay.from_estimator(model, X, y, grid_resolution=5)
+    assert not len(display.breaks)
+    assert len(display.points_.get_offsets()) == 60
+
+
 def test_surface_is_the_prediction(model_2d, data_2d):
     X, y = data_2d
     display = BreakpointDisplay.from_estimator(model_2d, X, y, grid_resolution=30)

@@ -164,6 +164,17 @@ def test_panels_are_the_fits_of_the_series(dated):
     assert display.axes_[1, 0].get_xlabel() == "x"
 
 
+def test_parabolas_of_series_are_curved():
+    x = np.linspace(0, 10, 60)
+    y = np.where(x < 4, x * (4 - x), 2 * (x - 4) * (9 - x))
+    frame = pd.DataFrame({"x": x, "y": y, "g": "a"})
+    table = fit_groups(SegmentedRegressor(1, degree=2), frame, group="g", target="y")
+    display = SeriesDisplay.from_table(table, group="g")
+    x, y = display.lines[0].reshape(-1, 2).T
+    truth = np.where(x < 4, x * (4 - x), 2 * (x - 4) * (9 - x))
+    assert_allclose(y, truth, atol=1e-6)
+
+
 def test_long_titles_of_panels_do_not_overlap():
     names = [f"patient with number {k:04d} of the second cohort" for k in range(3)]
     display = SeriesDisplay(
