@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtr
+from sklearn.utils import check_random_state
 
 from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
@@ -125,7 +126,7 @@ def _inverse_root(matrices):
     return vectors * inverse[:, None], known
 
 
-def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
+def breakpoint_test(model, X, y, sample_weight, method, n_draws, random_state):
     """Test rows of a user for a breakpoint, as the parameters of a model say."""
     check_is_plain(model, "breakpoint_test")
     both = model.degree == 2 or (model.degree == 1 and model.kinks and model.jumps)
@@ -136,6 +137,7 @@ def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
             f"method={method!r} is for breakpoints that change the slope or the level, "
             "and for covariance='nonrobust': use method='simulated'."
         )
+    rng = check_random_state(random_state)
     with one_blas_thread():
         data = read(model, X, y, sample_weight)
         prepared = prepare(data.x[:, 0], data.y, data.linear, data.weight)

@@ -21,6 +21,12 @@ from sklearn_gn.segmented.problem import (
     make_table,
 )
 
+_KINDS = {
+    None: "numbers",
+    "utc": "dates with a time zone",
+    "local": "dates without a time zone",
+}
+
 
 class Options(NamedTuple):
     """The options, in the user's units."""
@@ -208,6 +214,18 @@ def read(model, X, y, weights, y_std=None, absolute_sigma=False, multi_output=Fa
     x, linear = X[:, columns], np.delete(X, columns, axis=1)
     y = y.astype(np.float64)
     return Data(x, linear, y, weight, repeats, variance, kinds)
+
+
+def read_more(model, X, *y, **checks):
+    """Return new rows of a fitted model as numbers."""
+    given = X
+    for column, expected in zip(model._columns, model._date_kinds, strict=True):
+        X, kind = dates.replace_dates(X, column)
+        if kind != expected:
+            asked, held = (_KINDS[each] for each in (expected, kind))
+            held = dates.held(given, column) if kind is None else held
+            raise ValueError(f"The model was fitted on {asked}, but X holds {held}.")
+    return validate_data(model, X, *y, reset=False, dtype=np.float64, **checks)
 
 
 class Prepared(NamedTuple):

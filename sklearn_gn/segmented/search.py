@@ -39,7 +39,7 @@ from sklearn_gn.segmented.problem import (
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows, kinks_between_rows
+from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _COARSE = 16  # positions that are tried on the way, for each kink
@@ -175,9 +175,9 @@ def refine(problem, knots, rss):
 
 def _best_descent(problem, knots, rss):
     """Return the best kinks of one series, also from other starts than these."""
-    k, is_straight = knots.shape[1], problem.form.ramp == 1
+    k = knots.shape[1]
     if k > 2:
-        starts = kinks_at_rows(problem, knots) if is_straight else knots
+        starts = kinks_at_rows(problem, knots) if problem.form.ramp == 1 else knots
     else:  # where the best second kink for each place of the first is a minimum
         rows = spread(0, problem.table.n_rows[0] - 1, 4 * MOST_ROWS)
         each = problem.at(rows).of(np.zeros(len(rows), np.intp))
@@ -190,8 +190,6 @@ def _best_descent(problem, knots, rss):
         around = np.pad(rss, 1, constant_values=np.inf)
         least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
         starts = starts[least]
-        if k == 2 and is_straight and problem.table.square.shape[1] == 1:
-            knots = np.concatenate([knots, kinks_between_rows(problem, knots, rows)])
     starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)

@@ -40,7 +40,12 @@ from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares, robust
 from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.inference import LEVEL
-from sklearn_gn.segmented.preparation import problem_of, with_known
+from sklearn_gn.segmented.preparation import (
+    folds_of,
+    problem_of,
+    warn_of_room,
+    with_known,
+)
 from sklearn_gn.segmented.problem import (
     HALF,
     Form,
@@ -155,6 +160,17 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
         return found, clipped, problem_of(clipped, options)
     found, problem = search(prepared)
     return found, prepared, problem
+
+
+def find_of_one(model, prepared, options, kind, y=None):
+    """Return options with the form, path, breakpoints, clipped series, and problem."""
+    is_cv = options.criterion == "cv" and model.n_breakpoints == "auto"
+    folds = folds_of(model, prepared.order, y) if is_cv else None
+    ((t, path, form),), (clipped,), problem = find_breakpoints(
+        model, [prepared], options, folds
+    )
+    warn_of_room(model, prepared, options, kind, len(t))
+    return options._replace(form=form), path, t, clipped, problem
 
 
 def choose(

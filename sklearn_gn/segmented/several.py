@@ -38,6 +38,7 @@ from sklearn_gn.segmented.preparation import (
     options_of,
     prepare,
     problem_of,
+    read_more,
 )
 from sklearn_gn.segmented.problem import Scaling
 
@@ -130,13 +131,12 @@ def fit(model, data, offset, has_y_std):
     of_all = noise, features[0].fit.noise_std, figures, features
     set_attributes(model, data.kinds, family, *of_all)
     model._row_checks = RowChecks(len(data.y))
-    names = model._all_names()[0]
-    for name, number, own in zip(names, numbers, features, strict=True):
-        found = int(own.fit.free.sum())
+    for view, number in zip(model._views(), numbers, strict=True):
+        found = int(view._fit.free.sum())
         if number is not None and found < number:
             warn_user(
-                f"The fit has {counted(found, 'breakpoint')} in {name}, not {number}: "
-                "the data have no room for more."
+                f"The fit has {counted(found, 'breakpoint')} in {view._name}, not "
+                f"{number}: the data have no room for more."
             )
     if not model._is_listed and model.n_breakpoints == "auto":
         warn_of_number(model)
@@ -284,17 +284,21 @@ def _scaling_of_others(form, t, scalings, others):
     return np.concatenate(center), np.concatenate(size)
 
 
-def columns_of_others(fits, f, x, linear):
-    """Return what is linear in the fit of feature f, at rows (n, F) and (n, m)."""
+def split(model, X):
+    """Return the feature that breaks of new rows, (n,), and what is linear beside."""
+    if hasattr(model, "estimators_"):
+        raise ValueError("Draw the columns of y one by one, by estimators_[j].")
+    X = read_more(model, X)
+    x, linear = X[:, model._columns], np.delete(X, model._columns, axis=1)
     blocks_of, kinks = [], []
-    for g, fit in enumerate(fits):
-        if g == f:
+    for g, fit in enumerate(model._fits):
+        if g == model._feature:
             continue
         own, at = x[:, g], fit.breakpoints
         blocks_of.append(block(fit.form, own, at))
         change = fit.coef[fit.ramps[fit.kinks]]
         kinks.append(-change * (own[:, None] >= at[fit.kinks]))
-    return np.hstack([*blocks_of, linear, *kinks])
+    return x[:, model._feature], np.hstack([*blocks_of, linear, *kinks])
 
 
 def _intervals(joint, fit, prepared, redundancy):

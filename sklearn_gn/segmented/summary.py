@@ -51,7 +51,7 @@ def _tables(model):
     views, parameters = model._views(), model.parameters_
     breakpoints, segments = {}, {}
     for view in views:
-        of = f" of {view._names()[0]}" if len(views) > 1 else ""
+        of = f" of {view._name}" if len(views) > 1 else ""
         own, *lines = _tables_of(view, lower, upper)
         if len(view.breakpoints_):
             breakpoints[f"Breakpoints{of}"] = own
