@@ -19,11 +19,11 @@ import numpy as np
 from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.autocorrelation import NONE
 from sklearn_gn.segmented.diagnosis import is_correlated, warn_of_number
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.fitted import Feature, set_attributes
 from sklearn_gn.segmented.least_squares import Covariance
+from sklearn_gn.segmented.noise import NONE
 from sklearn_gn.segmented.preparation import (
     needs_all_points,
     problem_of,
@@ -36,7 +36,7 @@ from sklearn_gn.segmented.search import refine
 from sklearn_gn.segmented.selection import find_breakpoints
 
 
-def fit(model, prepared, options, kind, y_std):
+def fit_columns(model, prepared, options, kind, y_std):
     """Fit several columns of y with common breakpoints."""
     reason = needs_all_points(model) if y_std is None else "y_std"
     if model.shape is not None:

@@ -20,19 +20,15 @@ from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import check_fits
 from sklearn_gn.runtime.summary import Summary
-from sklearn_gn.segmented import (
-    columns,
-    existence,
-    fitted,
-    inference,
-    preparation,
-    several,
-    streams,
-)
+from sklearn_gn.segmented import fitted, inference, preparation, several, streams
+from sklearn_gn.segmented.columns import fit_columns
+from sklearn_gn.segmented.criteria import CRITERIA
 from sklearn_gn.segmented.diagnosis import diagnose, warn_of_unknown_noise
+from sklearn_gn.segmented.existence import BreakpointTest, existence_test
 from sklearn_gn.segmented.families import FAMILIES, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES
-from sklearn_gn.segmented.selection import CRITERIA, find_of_one
+from sklearn_gn.segmented.noise import noise_scale_of
+from sklearn_gn.segmented.selection import find_of_one
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
@@ -330,8 +326,8 @@ class SegmentedRegressor(
         is_joint = preparation.is_joint(self) or offset is not None
         if not is_joint:
             if type(X) is not np.ndarray and y_std is None:  # a file, or dask's
-                chunks = streams.mapped_rows(X, y, sample_weight)
-                if chunks is not None and preparation.needs_all_points(self) is None:
+                chunks = streams.mapped_rows(self, X, y, sample_weight)
+                if chunks is not None:
                     return self.fit_chunks(chunks)
             check_fits(X, "fit_chunks reads points piece by piece.")
         given = sample_weight, y_std, absolute_sigma
@@ -343,10 +339,9 @@ class SegmentedRegressor(
         x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
         prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
         options = preparation.options_of(self, kind)
-        if len(options.known):
-            preparation.check_inside(prepared[0], options.known, kind)
+        preparation.check_inside(prepared[0], options.known, kind)
         if len(prepared) > 1:
-            columns.fit(self, prepared, options, kind, y_std)
+            fit_columns(self, prepared, options, kind, y_std)
             return self
         (prepared,) = prepared
         found = find_of_one(self, prepared, options, kind, y)
@@ -437,11 +432,7 @@ class SegmentedRegressor(
 
     @overload
     def predict(
-        self,
-        X: ArrayLike,
-        return_std: Literal[False] = False,
-        *,
-        offset: _Given = None,
+        self, X: ArrayLike, return_std: Literal[False] = False, *, offset: _Given = None
     ) -> Array: ...
 
     @overload
@@ -536,7 +527,7 @@ class SegmentedRegressor(
 
     @cached_property
     def _noise_scale(self):
-        return fitted.noise_scale_of(self._fit, getattr(self, "_noise_rows", None))
+        return noise_scale_of(self._fit, getattr(self, "_noise_rows", None))
 
     def _noise_features(self, X):
         return np.column_stack(several.split(self, X))
@@ -564,7 +555,7 @@ class SegmentedRegressor(
         method: Literal["simulated", "davies", "score"] = "simulated",
         n_draws: int = 1999,
         random_state: RandomState = 0,
-    ) -> existence.BreakpointTest:
+    ) -> BreakpointTest:
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
@@ -602,7 +593,7 @@ class SegmentedRegressor(
         """
         self._validate_params()
         given = X, y, sample_weight, method, n_draws, random_state
-        return existence.breakpoint_test(clone(self), *given)
+        return existence_test(clone(self), *given)
 
     def _views(self):
         """Return what the model says of each broken feature, or column of y."""

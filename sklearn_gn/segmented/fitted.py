@@ -6,17 +6,13 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.bayes.huber import BOUND
-from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
-from sklearn_gn.bayes.linear_evidence import noise_scale
 from sklearn_gn.data import dates
 from sklearn_gn.data.row_checks import RowChecks, with_tails
-from sklearn_gn.data.units import Units
-from sklearn_gn.optim import solver
 from sklearn_gn.segmented import inference, robust
-from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.diagnosis import warn_of_number
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.least_squares import Covariance, Rows
+from sklearn_gn.segmented.noise import noise_of
 from sklearn_gn.segmented.preparation import FEWEST_ROWS, stack, with_known
 from sklearn_gn.segmented.search import EXACT, residuals_in_order
 
@@ -114,25 +110,6 @@ def judge_rows(model, X, y, prepared, options, scale):
         few = 1 + (model.min_rows or FEWEST_ROWS)
         outlying = robust.outlying_rows(fit, prepared, options, few)
         warn_of_number(model, order[outlying] if model.loss != "huber" else ())
-
-
-def noise_scale_of(fit, rows):
-    """Return how the noise varies with features and predictions, or None."""
-    if rows is None or not fit.noise_std > 0:
-        return None
-    x, weight = np.column_stack([rows.x, rows.linear]), rows.weight / rows.weight.sum()
-    some = left_out_rows(solver.Rows(x, rows.y[:, None], weight))
-    scaling, n_rows = fit.scaling, float(fit.n_rows)
-    center = np.append(scaling.center, scaling.linear_center)
-    size = np.append(scaling.size, scaling.linear_size)
-    limits = np.tile([[-np.inf], [np.inf]], len(size))
-    units = Units(center, size, scaling.y_center, scaling.y_size, limits)
-    features = center + size * some.x
-    values, std = inference.predict(fit, features[:, 0], features[:, 1:])
-    values = units.y(values[:, None])
-    leverage = (std / fit.noise_std) ** 2
-    left_out = left_out_errors(values, leverage, some, n_rows)
-    return noise_scale(values, left_out, some, n_rows, units)
 
 
 def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):

@@ -236,12 +236,7 @@ class Prepared(NamedTuple):
     repeats: np.ndarray  # (n,) rows that each stands for
     variance: float | None = None  # of the noise, in the units of the search
     order: np.ndarray | None = None  # numbers of the rows
-
-    @property
-    def has_precisions(self):
-        """Whether the standard deviations of the rows are given."""
-        known = self.variance is not None
-        return known or np.any(self.repeats != self.rows.weight)
+    has_precisions: bool = False  # weights are not how often rows count
 
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
@@ -253,6 +248,7 @@ def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
     """Sort and scale the rows of one series, which stand for so many ``repeats``."""
     order = np.argsort(x, kind="stable")
     order = order[weight[order] > 0]
+    has_precisions = repeats is not None and repeats is not weight
     repeats = weight if repeats is None else repeats
     rows = x, y, linear, weight, repeats
     x, y, linear, weight, repeats = (each[order] for each in rows)
@@ -281,7 +277,7 @@ def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
     )
     if variance is not None:
         variance = variance / scaling.y_size / scaling.y_size
-    return Prepared(rows, scaling, repeats, variance, order)
+    return Prepared(rows, scaling, repeats, variance, order, has_precisions)
 
 
 def fewest_rows(form, n_rows):

@@ -60,24 +60,36 @@ class Path(NamedTuple):
         self.knots[k][series[better]] = knots[better]
 
 
-def search(problem, most, value=None):
-    """Return the best fits with up to a number of breakpoints, where it has a value."""
+def search(problem, most, value=None, start=None):
+    """Return the best fits with up to a number of breakpoints, where it has a value.
+
+    From the :class:`Path` of other weights of the rows, the breakpoints move, and the
+    cheapest are deleted.
+    """
     n_series = len(problem.table.x)
     knots = [np.full((n_series, k), np.nan) for k in range(most + 1)]
     path = Path(np.full((n_series, most + 1), np.inf), knots)
     if separable(problem):
         _partition(problem, path)
+        return path
+    if start is not None:
+        for k, knots in enumerate(start.knots[: most + 1]):
+            series = np.flatnonzero(np.isfinite(start.rss[:, k]))
+            if len(series):
+                part, own = problem.of(series), knots[series]
+                own = descend_roughly(part, own, sum_of_squares(part, own))
+                path.keep(series, *own)
     else:
         if not problem.form.step:  # from few positions kinks move to where they belong
             rows = problem.candidates.rows[0]
             problem = problem.at(rows[spread(0, len(rows) - 1, _COARSE * (most + 1))])
         _grow(problem, path, value)
-        for k in range(most, 1, -1):
-            series = np.flatnonzero(np.isfinite(path.rss[:, k]))
-            if len(series):
-                part = problem.of(series)
-                fewer = delete_cheapest(part, path.knots[k][series])
-                path.keep(series, *descend_roughly(part, *fewer))
+    for k in range(most, 1, -1):
+        series = np.flatnonzero(np.isfinite(path.rss[:, k]))
+        if len(series):
+            part = problem.of(series)
+            fewer = delete_cheapest(part, path.knots[k][series])
+            path.keep(series, *descend_roughly(part, *fewer))
     return path
 
 

@@ -220,8 +220,7 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
                 weight, variance = by_deviations(std, count)
             variance = variance if absolute_sigma else None
             prepared.append(prepare(x, y, linear, weight, count, variance))
-            if len(options.known):
-                check_inside(prepared[-1], options.known, kind)
+            check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
     with one_blas_thread():  # more of them would only wait for each other

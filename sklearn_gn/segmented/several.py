@@ -14,7 +14,6 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.conditions import parse_points, parse_slopes
 from sklearn_gn.segmented.diagnosis import warn_of_number
 from sklearn_gn.segmented.families import Family
@@ -32,6 +31,7 @@ from sklearn_gn.segmented.joint import (
     working,
 )
 from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
+from sklearn_gn.segmented.noise import noise_of
 from sklearn_gn.segmented.preparation import (
     check_inside,
     fewest_rows,
@@ -157,8 +157,7 @@ def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
         center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
         scalings.append(scaling._replace(center=center, size=size))
     options, own = options_of(model, kind), scalings[0]
-    if len(options.known):
-        check_inside(first._replace(scaling=own), options.known, kind)
+    check_inside(first._replace(scaling=own), options.known, kind)
     form = options.form
     least = options.min_rows or fewest_rows(form, repeats.sum())
     options = options._replace(
@@ -220,11 +219,17 @@ def _read(joint, state, scalings, kind, correlation):
         kinks = [moving[g] for g in others]
         order = [[0], own_columns[f], *(own_columns[g] for g in others), features]
         order = np.concatenate([*order, *kinks]).astype(np.intp)
-        center, size = _scaling_of_others(form, t, scalings, others)
+        # Lines, ramps and steps of the others, the linear features, and the kinks.
+        one, center, size = scalings[f], [], []
+        for g in others:
+            changes, slopes = len(t[g]) * (form.ramp + form.step), form.slope
+            center += [*[scalings[g].center] * slopes, *[0.0] * changes]
+            slopes += len(t[g]) * form.ramp
+            size += [*[scalings[g].size] * slopes, *[1.0] * (len(t[g]) * form.step)]
         zero = np.zeros(sum(map(len, kinks)))
-        scaling = scalings[f]._replace(
-            linear_center=np.concatenate([center, scalings[f].linear_center, zero]),
-            linear_size=np.concatenate([size, scalings[f].linear_size, zero + 1]),
+        scaling = one._replace(
+            linear_center=np.concatenate([center, one.linear_center, zero]),
+            linear_size=np.concatenate([size, one.linear_size, zero + 1]),
         )
         prepared = prepared_for(joint, f, t, z, w, [of_kinks[g] for g in others])
         rows = Rows(*(a[None] for a in prepared.rows[:4]), np.zeros(1))
@@ -266,22 +271,6 @@ def _read(joint, state, scalings, kind, correlation):
         for fit, prepared in zip(fits, series, strict=True)
     ]
     return features, figures, noise
-
-
-def _scaling_of_others(form, t, scalings, others):
-    """Return centers and sizes of the columns of other broken features."""
-    center, size = [np.empty(0)], [np.empty(0)]
-    for g in others:
-        k, own = len(t[g]), scalings[g]
-        center += [
-            np.repeat(own.center, form.slope),
-            np.zeros(k * (form.ramp + form.step)),
-        ]
-        size += [
-            np.repeat(own.size, form.slope + k * form.ramp),
-            np.ones(k * form.step),
-        ]
-    return np.concatenate(center), np.concatenate(size)
 
 
 def split(model, X):

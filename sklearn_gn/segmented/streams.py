@@ -22,8 +22,8 @@ from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.data.rows import check_sample_weight, chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
-from sklearn_gn.segmented.autocorrelation import Autoregression
 from sklearn_gn.segmented.fitted import set_fit
+from sklearn_gn.segmented.noise import Autoregression
 from sklearn_gn.segmented.preparation import (
     needs_all_points,
     options_of,
@@ -41,8 +41,10 @@ _NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
 _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
 
-def mapped_rows(X, y, sample_weight):
-    """Return the chunks of X of dask, or of a large file; None of others."""
+def mapped_rows(model, X, y, sample_weight):
+    """Return the chunks of X of dask, or of a large file, if a model takes any."""
+    if needs_all_points(model) is not None:
+        return None
     if isinstance(X, np.memmap):
         if len(X) < MAPPED or X.reshape(len(X), -1).shape[1] != 1:
             return None

@@ -14,8 +14,8 @@ from sklearn.metrics import r2_score
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor
 from sklearn_gn.datasets import load_nile
 from sklearn_gn.segmented import partition
+from sklearn_gn.segmented.criteria import CRITERIA
 from sklearn_gn.segmented.profile import walk_quantile
-from sklearn_gn.segmented.selection import CRITERIA
 
 KINKS = np.array([3.1, 6.4])
 
