@@ -69,8 +69,17 @@ def search(problem, most, value=None, start=None):
     n_series = len(problem.table.x)
     knots = [np.full((n_series, k), np.nan) for k in range(most + 1)]
     path = Path(np.full((n_series, most + 1), np.inf), knots)
-    if separable(problem):
-        _partition(problem, path)
+    if separable(problem):  # into the best segments, which share nothing
+        table, form, limits = problem.table, problem.form, problem.limits
+        for b, n in enumerate(table.n_rows):
+            targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
+            later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
+            own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
+            segments = partition.Segments(table.x[b, :n], -later, form.slope, *own)
+            explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
+            path.rss[b] = np.maximum(table.total[b] - explained, 0)
+            for k in np.flatnonzero(np.isfinite(explained)):
+                path.knots[k][b] = segments.t[paths[k][1:-1]]
         return path
     if start is not None:
         for k, knots in enumerate(start.knots[: most + 1]):
@@ -454,17 +463,3 @@ def separable(problem):
     form = problem.form
     own_lines = form.step and form.ramp == form.slope and not form.flat_end
     return own_lines and not (problem.known.shape[1] or problem.n_linear)
-
-
-def _partition(problem, path):
-    """Keep the best partitions into segments that share nothing."""
-    table, form, limits = problem.table, problem.form, problem.limits
-    for b, n in enumerate(table.n_rows):
-        targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
-        later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
-        own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
-        segments = partition.Segments(table.x[b, :n], -later, form.slope, *own)
-        explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
-        path.rss[b] = np.maximum(table.total[b] - explained, 0)
-        for k in np.flatnonzero(np.isfinite(explained)):
-            path.knots[k][b] = segments.t[paths[k][1:-1]]

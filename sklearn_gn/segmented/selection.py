@@ -255,7 +255,7 @@ class Mixture(NamedTuple):
 
 
 class State(NamedTuple):
-    """A fit with breakpoints, and where its search began."""
+    """A fit with breakpoints of several kinds."""
 
     value: float  # of the criterion
     t: np.ndarray  # (k,) ascending
@@ -347,19 +347,15 @@ def _improved(mixture, state, room):
                 state = better(_best_with(mixture, state.t[others], kinds, room > 0))
         if len(state.t) < room:
             state = better(_best_with(mixture, state.t, state.form.kinds, False))
-        state = better(_kinks_moved(mixture, state))
+        # The kinks move together.
+        kinds, slope = state.form.kinds, state.form.slope
+        is_kink = np.array([kind == KINK for kind in kinds], bool)
+        others, known = tuple(compress(kinds, ~is_kink)), state.t[None, ~is_kink]
+        form = Form(slope, *KINK, kinds=others)
+        problem = mixture.problems[KINK]._replace(form=form, known=known)
+        start = state.t[None, is_kink], np.array([state.rss])
+        (moved,), _ = through_rows(problem, *descend(problem, *start))
+        kinds, t = (KINK,) * len(moved) + others, np.append(moved, known)
+        state = better(_state(mixture, t, kinds, slope))
         if not state.value < before - HALF * mixture.n_rows:
             return state
-
-
-def _kinks_moved(mixture, state):
-    """Return the fit with all kinks moved together."""
-    kinds, slope = state.form.kinds, state.form.slope
-    is_kink = np.array([kind == KINK for kind in kinds], bool)
-    others, known = tuple(compress(kinds, ~is_kink)), state.t[None, ~is_kink]
-    form = Form(slope, *KINK, kinds=others)
-    problem = mixture.problems[KINK]._replace(form=form, known=known)
-    start = state.t[None, is_kink], np.array([state.rss])
-    (moved,), _ = through_rows(problem, *descend(problem, *start))
-    kinds = (KINK,) * len(moved) + others
-    return _state(mixture, np.append(moved, known), kinds, slope)

@@ -261,15 +261,21 @@ def _read(joint, state, scalings, kind, correlation):
         fits = [fit.with_redundant_rows(np.array([redundancy])) for fit in fits]
         freedom = inference.statistics(fits[0])["degrees_of_freedom"][0]
         figures["degrees_of_freedom"] = freedom
-    features = [
-        (
-            fit.of(0),
-            prepared.rows,
-            prepared.rows._replace(weight=prepared.repeats),
-            _intervals(joint, fit, prepared, redundancy),
-        )
-        for fit, prepared in zip(fits, series, strict=True)
-    ]
+    features = []
+    for fit, prepared in zip(fits, series, strict=True):
+        counted = prepared.rows._replace(weight=prepared.repeats)
+        if joint.has_conditions:
+            (intervals,) = inference.delta_intervals(fit)
+        else:
+            problem = problem_of([prepared], joint.options)
+            # The profile adds up squares by their weights, which are no counts of rows.
+            weight = prepared.rows.weight[None] / redundancy
+            of_squares = fit._replace(n_rows=weight.sum(axis=1))
+            rows = Rows(*(a[None] for a in prepared.rows[:3]), weight, np.zeros(1))
+            curvature = inference.kink_curvature(of_squares, rows)
+            given = of_squares, problem, curvature
+            (intervals,) = inference.breakpoint_intervals(*given)
+        features.append((fit.of(0), prepared.rows, counted, intervals))
     return features, figures, noise
 
 
@@ -288,19 +294,6 @@ def split(model, X):
         change = fit.coef[fit.ramps[fit.kinks]]
         kinks.append(-change * (own[:, None] >= at[fit.kinks]))
     return x[:, model._feature], np.hstack([*blocks_of, linear, *kinks])
-
-
-def _intervals(joint, fit, prepared, redundancy):
-    """Return the 95 % intervals of one feature's breakpoints, in the user's units."""
-    if joint.has_conditions:
-        return inference.delta_intervals(fit)[0]
-    problem = problem_of([prepared], joint.options)
-    # The profile adds up squares by their weights, which are no counts of rows.
-    weight = prepared.rows.weight[None] / redundancy
-    fit = fit._replace(n_rows=weight.sum(axis=1))
-    rows = Rows(*(a[None] for a in prepared.rows[:3]), weight, np.zeros(1))
-    curvature = inference.kink_curvature(fit, rows)
-    return inference.breakpoint_intervals(fit, problem, curvature)[0]
 
 
 def _figures(joint, state, fit):
