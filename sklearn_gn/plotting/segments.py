@@ -15,7 +15,7 @@ from sklearn_gn.plotting._common import (
     date_axis,
     fitted_attribute,
 )
-from sklearn_gn.segmented import inference
+from sklearn_gn.segmented import inference, several
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -204,7 +204,7 @@ class SegmentsDisplay(Display):
             intervals = estimator.breakpoint_interval_
         # Over the range of the samples, with the linear features at their means.
         fit, mean_of = estimator._fit, estimator._family.mean
-        x, _ = estimator._split(estimator._check_X(X))
+        x, _ = several.split(estimator, X)
         even, t = np.linspace(x.min(), x.max(), 400), fit.breakpoints
         t = t[(t > even[0]) & (t < even[-1])]
         grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
@@ -229,7 +229,7 @@ class SegmentsDisplay(Display):
             x=estimator._to_user(x),
             y=None if error is None else mean_of(predict(x)[0]) + error,
             residuals=error if residuals else None,
-            feature_name=estimator._names()[0],
+            feature_name=estimator._name,
             target_name=str(getattr(y, "name", None) or "y"),
         ).plot(ax, **kwargs)
 
@@ -237,7 +237,7 @@ class SegmentsDisplay(Display):
 def _of_feature(estimator, feature):
     """Return what an estimator says of one of its broken features."""
     views = estimator._views()
-    names = [view._names()[0] for view in views]
+    names = [view._name for view in views]
     if feature is None:
         return views[0]
     columns = names if isinstance(feature, str) else estimator._columns

@@ -19,11 +19,11 @@ import numpy as np
 from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.autocorrelation import NONE
 from sklearn_gn.segmented.diagnosis import is_correlated, warn_of_number
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.fitted import Feature, set_attributes
 from sklearn_gn.segmented.least_squares import Covariance
+from sklearn_gn.segmented.noise import NONE
 from sklearn_gn.segmented.preparation import (
     needs_all_points,
     problem_of,
@@ -36,7 +36,7 @@ from sklearn_gn.segmented.search import refine
 from sklearn_gn.segmented.selection import find_breakpoints
 
 
-def fit(model, prepared, options, kind, y_std):
+def fit_columns(model, prepared, options, kind, y_std):
     """Fit several columns of y with common breakpoints."""
     reason = needs_all_points(model) if y_std is None else "y_std"
     if model.shape is not None:
@@ -68,7 +68,18 @@ def fit(model, prepared, options, kind, y_std):
         setattr(model, name, [getattr(one, name) for one in of_columns])
     for name in ("noise_std_", "residual_correlation_"):
         setattr(model, name, np.array([getattr(one, name) for one in of_columns]))
-    model.statistics_ = _statistics(of_columns)
+    each, q = [one.statistics_ for one in of_columns], len(of_columns)
+    n_free = int(fits[0].free.sum())
+    n_parameters = q * (each[0]["n_parameters"] - n_free) + n_free
+    deviance = sum(own["aic"] - 2 * own["n_parameters"] for own in each)
+    model.statistics_ = {
+        "n_rows": each[0]["n_rows"],
+        "n_parameters": n_parameters,
+        "degrees_of_freedom": q * each[0]["degrees_of_freedom"],
+        "r2": float(np.mean([own["r2"] for own in each])),
+        "aic": deviance + 2 * n_parameters,
+        "bic": deviance + np.log(q * each[0]["n_rows"]) * n_parameters,
+    }
     if model.n_breakpoints == "auto":
         warn_of_number(max(of_columns, key=is_correlated))
 
@@ -149,19 +160,3 @@ def _read(form, rows, scaling, t, free, problem, lines, size):
     curvature = np.diagonal(of_kinks)[None] * freedom / n_rows
     interval = inference.breakpoint_intervals(one, problem, curvature)[0]
     return [fit.of(j) for j in range(q)], interval
-
-
-def _statistics(of_columns):
-    """Return figures of the whole fit from the fitted models of the columns."""
-    each, q = [one.statistics_ for one in of_columns], len(of_columns)
-    first, n_free = each[0], int(of_columns[0]._fit.free.sum())
-    n_parameters = q * (first["n_parameters"] - n_free) + n_free
-    deviance = sum(own["aic"] - 2 * own["n_parameters"] for own in each)
-    return {
-        "n_rows": first["n_rows"],
-        "n_parameters": n_parameters,
-        "degrees_of_freedom": q * first["degrees_of_freedom"],
-        "r2": float(np.mean([own["r2"] for own in each])),
-        "aic": deviance + 2 * n_parameters,
-        "bic": deviance + np.log(q * first["n_rows"]) * n_parameters,
-    }

@@ -105,6 +105,16 @@ def warn_of_number(model, outlying=()):
         )
 
 
+def warn_of_unknown_noise(fit):
+    """Warn where standard deviations are NaN, as the noise cannot be estimated."""
+    if fit.is_noise_unknown:
+        warn_user(
+            f"The weights of the rows sum to {fit.n_rows:.4g}, and the fit has "
+            f"{fit.n_parameters} parameters: the noise cannot be estimated, and the "
+            "standard deviations are NaN."
+        )
+
+
 def _points(model):
     figures = model.statistics_
     free, used = figures["degrees_of_freedom"], figures["n_parameters"]

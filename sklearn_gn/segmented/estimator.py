@@ -11,43 +11,30 @@ from typing import Any, Literal, Self, overload
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, clone
 from sklearn.metrics import r2_score
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_feature_names, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.base import DiagnoseMixin, VersionStampMixin, unchanged_on_failure
-from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
-from sklearn_gn.data import dates
-from sklearn_gn.data.chunks import first_chunk, takes_only_chunks
-from sklearn_gn.data.row_checks import RowChecks, with_tails
-from sklearn_gn.data.rows import check_fits, check_sample_weight, validate_data
+from sklearn_gn.data.chunks import takes_only_chunks
+from sklearn_gn.data.rows import check_fits
 from sklearn_gn.runtime.summary import Summary
-from sklearn_gn.segmented import (
-    columns,
-    existence,
-    fitted,
-    inference,
-    preparation,
-    robust,
-    several,
-    streams,
-)
-from sklearn_gn.segmented.diagnosis import diagnose, warn_of_number
+from sklearn_gn.segmented import fitted, inference, preparation, several, streams
+from sklearn_gn.segmented.columns import fit_columns
+from sklearn_gn.segmented.criteria import CRITERIA
+from sklearn_gn.segmented.diagnosis import diagnose, warn_of_unknown_noise
+from sklearn_gn.segmented.existence import BreakpointTest, existence_test
 from sklearn_gn.segmented.families import FAMILIES, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES
-from sklearn_gn.segmented.selection import CRITERIA, find_breakpoints
+from sklearn_gn.segmented.noise import noise_scale_of
+from sklearn_gn.segmented.selection import find_of_one
 from sklearn_gn.segmented.summary import summarise
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
 _COUNT = Interval(Integral, 0, None, closed="left")
-_KINDS = {
-    None: "numbers",
-    "utc": "dates with a time zone",
-    "local": "dates without a time zone",
-}
+_LENGTH = Interval(Real, 0, None, closed="left")
+_Given = ArrayLike | None
 
 
 class SegmentedRegressor(
@@ -212,11 +199,8 @@ class SegmentedRegressor(
         "broken_features": [Integral, str, list],
         "breakpoints": ["array-like", None],
         "bounds": ["array-like", None],
-        "min_distance": [
-            timedelta,
-            np.timedelta64,  # before the numbers, among which NumPy counts it
-            Interval(Real, 0, None, closed="left"),
-        ],
+        # NumPy counts differences of dates among the numbers, which come after them.
+        "min_distance": [timedelta, np.timedelta64, _LENGTH],
         "min_rows": [Interval(Integral, 1, None, closed="left"), None],
         "max_breakpoints": [_COUNT],
         "criterion": [StrOptions(dict.fromkeys([*CRITERIA, "cv"]).keys()), "cv_object"],
@@ -342,8 +326,8 @@ class SegmentedRegressor(
         is_joint = preparation.is_joint(self) or offset is not None
         if not is_joint:
             if type(X) is not np.ndarray and y_std is None:  # a file, or dask's
-                chunks = streams.mapped_rows(X, y, sample_weight)
-                if chunks is not None and preparation.needs_all_points(self) is None:
+                chunks = streams.mapped_rows(self, X, y, sample_weight)
+                if chunks is not None:
                     return self.fit_chunks(chunks)
             check_fits(X, "fit_chunks reads points piece by piece.")
         given = sample_weight, y_std, absolute_sigma
@@ -355,40 +339,16 @@ class SegmentedRegressor(
         x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
         prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
         options = preparation.options_of(self, kind)
-        if len(options.known):
-            preparation.check_inside(prepared[0], options.known, kind)
+        preparation.check_inside(prepared[0], options.known, kind)
         if len(prepared) > 1:
-            columns.fit(self, prepared, options, kind, y_std)
+            fit_columns(self, prepared, options, kind, y_std)
             return self
         (prepared,) = prepared
-        rows, order = prepared.rows, prepared.order
-        is_cv = options.criterion == "cv" and self.n_breakpoints == "auto"
-        folds = preparation.folds_of(self, order, y) if is_cv else None
-        found = self._search(prepared, options, kind, folds)
+        found = find_of_one(self, prepared, options, kind, y)
         scale = fitted.set_fit(self, prepared, kind, *found)
         self._kept = prepared, options
-        size, center = self._fit.scaling.y_size, self._fit.scaling.y_center
-        left = inference.residuals(self._fit, rows)
-        values, left = (np.reshape(a, (-1, 1)) for a in (rows.y * size + center, left))
-        checks = RowChecks(len(rows.y))
-        self._row_checks = with_tails(checks, values, left * size, rows.weight, order)
-        if self.loss == "huber":
-            size = np.abs(np.ravel(y).astype(np.float64) - self.predict(X))
-            size = np.maximum(size, np.finfo(float).tiny)
-            self.robust_weights_ = np.minimum(1, BOUND * scale / size)
-        if self.n_breakpoints == "auto":
-            few = 1 + (self.min_rows or preparation.FEWEST_ROWS)
-            outlying = robust.outlying_rows(self._fit, prepared, options, few)
-            warn_of_number(self, order[outlying] if self.loss != "huber" else ())
+        fitted.judge_rows(self, X, y, prepared, options, scale)
         return self
-
-    def _search(self, prepared, options, kind, folds=None):
-        """Options with the form, path, breakpoints, the clipped series, the problem."""
-        ((t, path, form),), (clipped,), problem = find_breakpoints(
-            self, [prepared], options, folds
-        )
-        preparation.warn_of_room(self, prepared, options, kind, len(t))
-        return options._replace(form=form), path, t, clipped, problem
 
     @takes_only_chunks
     @_fit_context(prefer_skip_nested_validation=True)
@@ -420,20 +380,7 @@ class SegmentedRegressor(
             ``covariance`` other than "nonrobust", Huber's loss, cross-validation, the
             evidence, or parabolas.
         """
-        reason = preparation.needs_all_points(self)
-        if reason is not None:
-            raise ValueError(f"{reason} needs all points at once, not chunks.")
-        first = first_chunk(self, chunks)
-        options = preparation.options_of(self, None)
-
-        def fit_points(prepared):
-            found = self._search(prepared, options, None)
-            return (prepared, found), prepared.scaling.to_user(found[2])
-
-        prepared, found = streams.fit_points(chunks, options.known, fit_points)
-        self.n_features_in_, self._columns = 1, [0]
-        _check_feature_names(self, first[0], reset=True)
-        fitted.set_fit(self, prepared, None, *found)
+        streams.fit(self, chunks)
         return self
 
     def __sklearn_tags__(self):
@@ -485,24 +432,16 @@ class SegmentedRegressor(
 
     @overload
     def predict(
-        self,
-        X: ArrayLike,
-        return_std: Literal[False] = False,
-        *,
-        offset: ArrayLike | None = None,
+        self, X: ArrayLike, return_std: Literal[False] = False, *, offset: _Given = None
     ) -> Array: ...
 
     @overload
     def predict(
-        self,
-        X: ArrayLike,
-        return_std: Literal[True],
-        *,
-        offset: ArrayLike | None = None,
+        self, X: ArrayLike, return_std: Literal[True], *, offset: _Given = None
     ) -> tuple[Array, Array]: ...
 
     def predict(
-        self, X: ArrayLike, return_std: bool = False, *, offset: ArrayLike | None = None
+        self, X: ArrayLike, return_std: bool = False, *, offset: _Given = None
     ) -> Array | tuple[Array, Array]:
         """Predict the target; the first and the last line extend beyond the data.
 
@@ -538,22 +477,13 @@ class SegmentedRegressor(
             ]
             of_columns = np.stack(each, axis=-1)
             return tuple(of_columns) if return_std else of_columns
-        X = self._check_X(X)
-        y, std = inference.predict(self._fit, *self._split(X))
-        if offset is not None:
-            y = y + check_offset(offset, X)
-        y = self._family.mean(y)
+        x, linear = several.split(self, X)
+        y, std = inference.predict(self._fit, x, linear)
+        y = self._family.mean(y + check_offset(offset, x))
         if not return_std:
             return y
-        if self._family.has_known_variance:
-            std = std * self._family.variance(y)
-        if self._fit.is_noise_unknown:
-            warn_user(
-                f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
-                f"has {self._fit.n_parameters} parameters: the noise cannot be "
-                "estimated, and the standard deviations are NaN."
-            )
-        return y, std
+        warn_of_unknown_noise(self._fit)
+        return y, std * self._family.variance(y)
 
     def score(
         self,
@@ -585,13 +515,7 @@ class SegmentedRegressor(
         predicted = self.predict(X, offset=offset)
         if not self._family.has_known_variance:
             return float(r2_score(y, predicted, sample_weight=sample_weight))
-        y = np.asarray(y, dtype=np.float64)
-        weight = check_sample_weight(sample_weight, y)
-        mean = np.full_like(y, np.average(y, weights=weight))
-        own, of_mean = (
-            self._family.deviance(y, each, weight) for each in (predicted, mean)
-        )
-        return 1 - own / of_mean
+        return self._family.explained(y, predicted, sample_weight)
 
     def _noise(self):
         if self._family.has_known_variance:
@@ -603,10 +527,10 @@ class SegmentedRegressor(
 
     @cached_property
     def _noise_scale(self):
-        return fitted.noise_scale_of(self._fit, getattr(self, "_noise_rows", None))
+        return noise_scale_of(self._fit, getattr(self, "_noise_rows", None))
 
     def _noise_features(self, X):
-        return np.column_stack(self._split(self._check_X(X)))
+        return np.column_stack(several.split(self, X))
 
     def _diagnosis(self):
         return diagnose(self)
@@ -631,7 +555,7 @@ class SegmentedRegressor(
         method: Literal["simulated", "davies", "score"] = "simulated",
         n_draws: int = 1999,
         random_state: RandomState = 0,
-    ) -> existence.BreakpointTest:
+    ) -> BreakpointTest:
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
@@ -668,48 +592,9 @@ class SegmentedRegressor(
             lowers the sum of squares most.
         """
         self._validate_params()
-        draws = n_draws, check_random_state(random_state)
-        return existence.breakpoint_test(
-            clone(self), X, y, sample_weight, method, *draws
-        )
+        given = X, y, sample_weight, method, n_draws, random_state
+        return existence_test(clone(self), *given)
 
     def _views(self):
         """Return what the model says of each broken feature, or column of y."""
         return self._parts or [self]
-
-    def _split(self, X):
-        """The feature that breaks, and what enters linearly beside it."""
-        if hasattr(self, "estimators_"):
-            raise ValueError("Draw the columns of y one by one, by estimators_[j].")
-        x, linear = X[:, self._columns], np.delete(X, self._columns, axis=1)
-        if len(self._columns) > 1:
-            linear = several.columns_of_others(self._fits, self._feature, x, linear)
-        return x[:, self._feature], linear
-
-    def _all_names(self):
-        """Names of the features that break, and of the others."""
-        unnamed = [f"x{j}" for j in range(self.n_features_in_)]
-        names = [str(name) for name in getattr(self, "feature_names_in_", unnamed)]
-        others = [j for j in range(len(names)) if j not in self._columns]
-        return [names[j] for j in self._columns], [names[j] for j in others]
-
-    def _names(self):
-        """Name of the feature that breaks, and names of the others."""
-        broken, others = self._all_names()
-        return broken[self._feature], others
-
-    def _to_user(self, x):
-        return x if self._date_kind is None else dates.from_days(x)
-
-    def _check_X(self, X, *y, **checks):
-        given = X
-        for column, expected in zip(self._columns, self._date_kinds, strict=True):
-            X, kind = dates.replace_dates(X, column)
-            if kind != expected:
-                asked, held = (_KINDS[each] for each in (expected, kind))
-                if kind is None:
-                    held = dates.held(given, column)
-                raise ValueError(
-                    f"The model was fitted on {asked}, but X holds {held}."
-                )
-        return validate_data(self, X, *y, reset=False, dtype=np.float64, **checks)

@@ -24,12 +24,14 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtr
+from sklearn.utils import check_random_state
 
 from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.autocorrelation import covariances, yule_walker
+from sklearn_gn.segmented.criteria import n_parameters
+from sklearn_gn.segmented.noise import covariances, yule_walker
 from sklearn_gn.segmented.preparation import (
     check_inside,
     check_is_plain,
@@ -50,7 +52,6 @@ from sklearn_gn.segmented.problem import (
     spread,
 )
 from sklearn_gn.segmented.search import EXACT
-from sklearn_gn.segmented.selection import n_parameters
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
 _MOST_BLOCKS = 4096  # of neighbouring rows with one sign
@@ -125,7 +126,7 @@ def _inverse_root(matrices):
     return vectors * inverse[:, None], known
 
 
-def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
+def existence_test(model, X, y, sample_weight, method, n_draws, random_state):
     """Test rows of a user for a breakpoint, as the parameters of a model say."""
     check_is_plain(model, "breakpoint_test")
     both = model.degree == 2 or (model.degree == 1 and model.kinks and model.jumps)
@@ -136,13 +137,13 @@ def breakpoint_test(model, X, y, sample_weight, method, n_draws, rng):
             f"method={method!r} is for breakpoints that change the slope or the level, "
             "and for covariance='nonrobust': use method='simulated'."
         )
+    rng = check_random_state(random_state)
     with one_blas_thread():
         data = read(model, X, y, sample_weight)
         prepared = prepare(data.x[:, 0], data.y, data.linear, data.weight)
         kind = data.kinds[0]
         options = options_of(model, kind)
-        if len(options.known):
-            check_inside(prepared, options.known, kind)
+        check_inside(prepared, options.known, kind)
         problem, rows = problem_of([prepared], options), prepared.rows
         if model.covariance == "nonrobust":
             number, n_rows = n_parameters(problem, 0), float(rows.weight.sum())
@@ -205,7 +206,12 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     none = extra is None or not len(t) or n_rows <= found.rank + 2
     if none or found.rss <= EXACT * (rows.weight @ rows.y**2):
         return BreakpointTest(0.0, 1.0, np.nan)
-    factor = _inflation(kind.kind, old, found, rows.weight)
+    # What undoes what the fit has taken from the residuals.
+    power = {"HC0": 0.0, "HC2": -0.5, "HC3": -1.0}.get(kind.kind)
+    if power is None:
+        factor = np.sqrt(n_rows / (n_rows - found.rank))
+    else:
+        factor = np.maximum(1 - np.sum((old @ found.half) ** 2, axis=1), 1e-3) ** power
     residual = factor * found.residual
     phi = np.empty(0)
     if kind.kind.startswith("HAC"):
@@ -244,17 +250,6 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
     plain = scan(problem)
     best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
     return BreakpointTest(float(statistic / m), float(p_value), float(best))
-
-
-def _inflation(kind, columns, found, weight):
-    """Return the factors that undo what the fit has taken from the residuals."""
-    n_rows = weight.sum()
-    if kind == "HC0":
-        return np.ones(len(weight))
-    if kind in ("HC2", "HC3"):
-        left = np.maximum(1 - np.sum((columns @ found.half) ** 2, axis=1), 1e-3)
-        return left ** (-0.5 if kind == "HC2" else -1.0)
-    return np.full(len(weight), np.sqrt(n_rows / (n_rows - found.rank)))
 
 
 def _with_own_variance(drawn, square, later, known):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, gammaln, logit, xlog1py, xlogy
 
+from sklearn_gn.data.rows import check_sample_weight
 from sklearn_gn.segmented.problem import EXACT
 
 FAMILIES = ("gaussian", "poisson", "binomial")
@@ -61,6 +62,13 @@ class Family(NamedTuple):
             each = xlogy(y, y) + xlog1py(1 - y, -y)
             each -= xlogy(y, mean) + xlog1py(1 - y, -mean)
         return 2 * float(weight @ each)
+
+    def explained(self, y, mean, weight):
+        """Return the share of the deviance about the mean of y that means explain."""
+        y = np.asarray(y, dtype=np.float64)
+        weight = check_sample_weight(weight, y)
+        null = self.deviance(y, np.full_like(y, np.average(y, weights=weight)), weight)
+        return 1 - self.deviance(y, mean, weight) / null
 
     def saturated(self, y, weight):
         """Return the log likelihood of means that equal the counts."""

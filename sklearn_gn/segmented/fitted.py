@@ -5,16 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
-from sklearn_gn.bayes.linear_evidence import noise_scale
+from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.data import dates
-from sklearn_gn.data.units import Units
-from sklearn_gn.optim import solver
+from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.segmented import inference, robust
-from sklearn_gn.segmented.autocorrelation import noise_of
+from sklearn_gn.segmented.diagnosis import warn_of_number
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.least_squares import Covariance, Rows
-from sklearn_gn.segmented.preparation import stack, with_known
+from sklearn_gn.segmented.noise import noise_of
+from sklearn_gn.segmented.preparation import FEWEST_ROWS, stack, with_known
 from sklearn_gn.segmented.search import EXACT, residuals_in_order
 
 OF_ROWS = ("_kept", "_stream", "_noise_rows")  # which a saved model leaves behind
@@ -42,7 +41,11 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     model._fits, model._family, model._date_kinds = fits, family, kinds
     model._covariance = Covariance(model.covariance, model.hac_lags)
     model.autocorrelation_, model._redundancy = noise
-    model.parameters_ = inference.parameter_table(fits, *model._all_names())
+    names = [f"x{j}" for j in range(model.n_features_in_)]
+    names = [str(name) for name in getattr(model, "feature_names_in_", names)]
+    broken = [names[j] for j in model._columns]
+    linear = [name for j, name in enumerate(names) if j not in model._columns]
+    model.parameters_ = inference.parameter_table(fits, broken, linear)
     model.noise_std_ = float("nan" if unknown else noise_std)
     model.residual_correlation_ = correlation
     model._correlation_errors = correlation / error
@@ -62,7 +65,8 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
             "selection_path_": each.path,
         }
         part = copy(model)
-        vars(part).update(own, _fit=each.fit, _feature=f, _date_kind=kinds[f])
+        vars(part).update(own, _fit=each.fit, _feature=f, _name=broken[f])
+        part._date_kind, part._to_user = kinds[f], to_user
         part._held_by_bounds, part._cut_by_bounds = each.at_bounds
         parts.append(part)
     vars(model).update(vars(parts[0]))
@@ -90,23 +94,22 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     return float(scale[0])
 
 
-def noise_scale_of(fit, rows):
-    """Return how the noise varies with features and predictions, or None."""
-    if rows is None or not fit.noise_std > 0:
-        return None
-    x, weight = np.column_stack([rows.x, rows.linear]), rows.weight / rows.weight.sum()
-    some = left_out_rows(solver.Rows(x, rows.y[:, None], weight))
-    scaling, n_rows = fit.scaling, float(fit.n_rows)
-    center = np.append(scaling.center, scaling.linear_center)
-    size = np.append(scaling.size, scaling.linear_size)
-    limits = np.tile([[-np.inf], [np.inf]], len(size))
-    units = Units(center, size, scaling.y_center, scaling.y_size, limits)
-    features = center + size * some.x
-    values, std = inference.predict(fit, features[:, 0], features[:, 1:])
-    values = units.y(values[:, None])
-    leverage = (std / fit.noise_std) ** 2
-    left_out = left_out_errors(values, leverage, some, n_rows)
-    return noise_scale(values, left_out, some, n_rows, units)
+def judge_rows(model, X, y, prepared, options, scale):
+    """Set what the rows of a fit of one feature say of it, and warn of them."""
+    rows, order, fit = prepared.rows, prepared.order, model._fit
+    size, center = fit.scaling.y_size, fit.scaling.y_center
+    of_fit = rows.y * size + center, size * inference.residuals(fit, rows)
+    values, left = (np.reshape(a, (-1, 1)) for a in of_fit)
+    checks = RowChecks(len(rows.y))
+    model._row_checks = with_tails(checks, values, left, rows.weight, order)
+    if model.loss == "huber":
+        size = np.abs(np.ravel(y).astype(np.float64) - model.predict(X))
+        size = np.maximum(size, np.finfo(float).tiny)
+        model.robust_weights_ = np.minimum(1, BOUND * scale / size)
+    if model.n_breakpoints == "auto":
+        few = 1 + (model.min_rows or FEWEST_ROWS)
+        outlying = robust.outlying_rows(fit, prepared, options, few)
+        warn_of_number(model, order[outlying] if model.loss != "huber" else ())
 
 
 def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):

@@ -329,9 +329,24 @@ def segment_table(fit, rows):
     high = fit.scaling.to_user(np.take_along_axis(rows.x, last, axis=-1))
     table["start"] = np.concatenate([low, t], axis=-1)
     table["end"] = np.concatenate([t, high], axis=-1)
-    # Without the derivatives by the breakpoints: the line itself.
-    n, names = fit.coef.shape[-1], ("intercept", "slope", "quadratic")
-    for name, gradient in zip(names, _line_gradients(fit, values), strict=False):
+    # Derivatives of the coefficients of 1, x, ... by the parameters; without those by
+    # the breakpoints: the line itself.
+    n, form, kinks = fit.coef.shape[-1], fit.form, fit.kinks
+    names = ("intercept", "slope", "quadratic")[: 1 + max(form.slope, form.ramp, 1)]
+    gradients = np.zeros((len(names), *values.shape[:-1], k + 1, values.shape[-1]))
+    for power in range(1 + form.slope):
+        gradients[power, ..., power] = 1
+    for j in range(1, k + 1):
+        gradients[0, ..., j, fit.steps[:j]] = 1
+        moved = kinks[kinks < j]
+        for power in range(1, 1 + form.ramp):
+            ramps = fit.ramps + (power - 1) * k
+            own = powers_of(t[..., :j], power, len(names) - 1)
+            gradients[..., j, ramps[:j]] = own
+            slopes = power * powers_of(t[..., moved], power - 1, len(names) - 1)
+            at = slice(n, n + len(moved))
+            gradients[..., j, at] -= values[..., ramps[moved]] * slopes
+    for name, gradient in zip(names, gradients, strict=True):
         estimate = (gradient[..., :n] @ values[..., :n, None])[..., 0]
         with np.errstate(over="ignore"):
             variance = np.sum((gradient @ covariance) * gradient, axis=-1)
@@ -352,25 +367,6 @@ def segment_table(fit, rows):
     ends = [np.zeros_like(fit.n_rows), *before, np.sum(rows.weight, -1)]
     table["n_rows"] = np.diff(np.stack(ends, axis=-1), axis=-1)
     return table
-
-
-def _line_gradients(fit, values):
-    """Return derivatives of the coefficients of 1, x, ... by the parameters."""
-    k, n, form = fit.t.shape[-1], fit.coef.shape[-1], fit.form
-    degree, t, kinks = max(form.slope, form.ramp, 1), fit.breakpoints, fit.kinks
-    found = np.zeros((degree + 1, *values.shape[:-1], k + 1, values.shape[-1]))
-    for power in range(1 + form.slope):
-        found[power, ..., power] = 1
-    for s in range(1, k + 1):
-        found[0, ..., s, fit.steps[:s]] = 1
-        moved = kinks[kinks < s]
-        for power in range(1, 1 + form.ramp):
-            ramps = fit.ramps + (power - 1) * k
-            found[..., s, ramps[:s]] = powers_of(t[..., :s], power, degree)
-            slopes = power * powers_of(t[..., moved], power - 1, degree)
-            at = slice(n, n + len(moved))
-            found[..., s, at] -= values[..., ramps[moved]] * slopes
-    return found
 
 
 def residuals(fit, rows):

@@ -17,19 +17,21 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.linalg import factors
-from sklearn_gn.segmented import least_squares, selection
+from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.conditions import (
     Condition,
     contradiction,
     least_squares_under,
     null_space,
 )
+from sklearn_gn.segmented.criteria import count_positions, search_penalty
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.preparation import Options, Prepared, prepare, problem_of
 from sklearn_gn.segmented.problem import DEPENDENT, HALF, Form, Scaling
 from sklearn_gn.segmented.programme import kinks_at_rows
 from sklearn_gn.segmented.search import EXACT, PATIENCE, search
+from sklearn_gn.segmented.selection import choose
 
 _LENGTHS = np.ldexp(1.0, -np.arange(5))  # of the steps that are tried
 _MOST_TURNS = 10  # of the features, and of the searches of a family
@@ -311,8 +313,8 @@ def without_breakpoints(joint):
 def _least_squares(joint, state, f, number, most, criterion):
     """Return the fit with the engine's breakpoints of one feature, and its path."""
     prepared = prepared_for(joint, f, state.t, joint.y, joint.weight)
-    given = {"n_breakpoints": number, "most": most, "criterion": criterion}
-    ((knots, path, _),), _ = selection.choose([prepared], joint.options, **given)
+    options = joint.options._replace(criterion=criterion)
+    ((knots, path, _),), *_ = choose([prepared], options, (number, most))
     t = [*state.t[:f], _with_known(joint, f, knots), *state.t[f + 1 :]]
     found = fit_at(joint, t, *working(joint, state.eta))
     return found if is_allowed(joint, t) else None, path
@@ -328,11 +330,11 @@ def find(joint, numbers, most, criterion):
         form = joint.form._replace(flat_end=False, sign=0)
         state = without_breakpoints(joint._replace(slopes=[], points=[], form=form))
     is_plain = not (joint.family.has_known_variance or joint.has_conditions)
-    choose = _least_squares if is_plain else _choose
+    fit_one = _least_squares if is_plain else _choose
     for _ in range(_MOST_TURNS):
         before = state
         for f, number in enumerate(numbers):
-            state, paths[f] = choose(joint, state, f, number, most, criterion)
+            state, paths[f] = fit_one(joint, state, f, number, most, criterion)
             if state is None:
                 _refuse(joint, numbers)
         same = [*map(len, state.t)] == [*map(len, before.t)]
@@ -355,8 +357,8 @@ def _choose(joint, state, f, number, most, criterion):
         z, w = working(joint, at.eta)
         prepared = prepared_for(joint, f, at.t, z, w)
         problem = problem_of([prepared], joint.options)
-        positions = selection.count_positions(problem)
-        extra = selection.search_penalty(problem, positions, n_rows, most)[0]
+        positions = count_positions(problem)
+        extra = search_penalty(problem, positions, n_rows, most)[0]
         extra = 0 * extra if is_aic else extra
         knots, since, before = search(problem, most).knots, 0, chosen
         values, total = {}, {}

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_gn.data.rows_source import BLOCK_ROWS
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented.problem import DEPENDENT, HALF
 
@@ -110,7 +109,7 @@ def inverse_root(columns, weight, space=None):
     if space is not None:
         half, rank = inverse_root(columns @ space, weight)
         return space @ half, rank
-    factor = _triangle(np.sqrt(weight)[..., None] * columns)
+    factor = factors.upper_factor(np.sqrt(weight)[..., None] * columns)
     # Columns of unit length, so that what counts as dependent knows no units.
     length = np.linalg.norm(factor, axis=-2)
     length = np.where(length > 0, length, 1)
@@ -130,18 +129,6 @@ def solve(columns, y, weight, space=None):
         coef = coef + _times(half, _times(np.swapaxes(half, -1, -2), side))
         residual = y - _times(columns, coef)
     return LinearFit(coef, residual, np.sum(weight * residual**2, axis=-1), half, rank)
-
-
-def _triangle(matrix):
-    """Return the triangular factor; a long matrix is factored in parts first."""
-    n, p = matrix.shape[-2:]
-    size = max(BLOCK_ROWS, 4 * p)
-    if n < 2 * size:
-        return factors.upper_factor(matrix)
-    whole = n // size * size
-    parts = matrix[..., :whole, :].reshape(*matrix.shape[:-2], -1, size, p)
-    of_parts = factors.upper_factor(parts).reshape(*matrix.shape[:-2], -1, p)
-    return _triangle(np.concatenate([of_parts, matrix[..., whole:, :]], axis=-2))
 
 
 def _times(matrix, vector):

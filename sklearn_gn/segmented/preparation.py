@@ -21,6 +21,12 @@ from sklearn_gn.segmented.problem import (
     make_table,
 )
 
+_KINDS = {
+    None: "numbers",
+    "utc": "dates with a time zone",
+    "local": "dates without a time zone",
+}
+
 
 class Options(NamedTuple):
     """The options, in the user's units."""
@@ -210,6 +216,18 @@ def read(model, X, y, weights, y_std=None, absolute_sigma=False, multi_output=Fa
     return Data(x, linear, y, weight, repeats, variance, kinds)
 
 
+def read_more(model, X, *y, **checks):
+    """Return new rows of a fitted model as numbers."""
+    given = X
+    for column, expected in zip(model._columns, model._date_kinds, strict=True):
+        X, kind = dates.replace_dates(X, column)
+        if kind != expected:
+            asked, held = (_KINDS[each] for each in (expected, kind))
+            held = dates.held(given, column) if kind is None else held
+            raise ValueError(f"The model was fitted on {asked}, but X holds {held}.")
+    return validate_data(model, X, *y, reset=False, dtype=np.float64, **checks)
+
+
 class Prepared(NamedTuple):
     """A series in the units of the search."""
 
@@ -218,12 +236,7 @@ class Prepared(NamedTuple):
     repeats: np.ndarray  # (n,) rows that each stands for
     variance: float | None = None  # of the noise, in the units of the search
     order: np.ndarray | None = None  # numbers of the rows
-
-    @property
-    def has_precisions(self):
-        """Whether the standard deviations of the rows are given."""
-        known = self.variance is not None
-        return known or np.any(self.repeats != self.rows.weight)
+    has_precisions: bool = False  # weights are not how often rows count
 
     def select(self, kept):
         """Return the same with some of the rows, in the same units."""
@@ -235,6 +248,7 @@ def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
     """Sort and scale the rows of one series, which stand for so many ``repeats``."""
     order = np.argsort(x, kind="stable")
     order = order[weight[order] > 0]
+    has_precisions = repeats is not None and repeats is not weight
     repeats = weight if repeats is None else repeats
     rows = x, y, linear, weight, repeats
     x, y, linear, weight, repeats = (each[order] for each in rows)
@@ -263,7 +277,7 @@ def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
     )
     if variance is not None:
         variance = variance / scaling.y_size / scaling.y_size
-    return Prepared(rows, scaling, repeats, variance, order)
+    return Prepared(rows, scaling, repeats, variance, order, has_precisions)
 
 
 def fewest_rows(form, n_rows):

@@ -1,4 +1,4 @@
-"""Kinks of one series where descents begin, by dynamic programming or where lines meet.
+"""Kinks of one series where descents begin, by dynamic programming.
 
 A continuous broken line with kinks at some positions is known from its values there.
 With the value v at a kink, all that lies before it costs at least a convex function of
@@ -31,7 +31,11 @@ def kinks_at_rows(problem, knots):
     x = np.sort([table.x[0, rows], np.nextafter(table.x[0, rows], 2)], axis=None)[:-1]
     rows = np.searchsorted(table.x[0], x)
     ends = np.append(rows[:-1], -1)  # the last segment holds the last row
-    later = _later_sums(problem, knots, ends)
+    # Sums of w, w x, w x^2, w y and w x y, of y without the linear features.
+    coef, m = solve(table, all_pieces(problem, knots)).coef[0], table.square.shape[1]
+    linear = np.vstack([np.eye(m), -coef[len(coef) - problem.n_linear :]])
+    targets = (np.swapaxes(table.targets[0, ends], 1, 2) @ linear).reshape(len(x), -1)
+    later = np.column_stack([table.powers[0, ends], targets])
     allowed = table.count[0, rows] - table.count[0, rows, None]
     allowed[:, -1] = table.count[0, -1] - table.count[0, rows]
     allowed = allowed >= problem.limits.min_rows[0] * (1 - 1e-9)
@@ -39,42 +43,6 @@ def kinks_at_rows(problem, knots):
     inner = (x >= problem.limits.low[0]) & (x <= problem.limits.high[0])
     *_, places = kinks_at_positions(x, later, form.slope, k, allowed, inner)
     return x[places]
-
-
-def kinks_between_rows(problem, knots, rows):
-    """Return pairs of kinks (m, 2) where lines of their own meet, the best first."""
-    form, x = problem.form, problem.table.x[0, rows]
-    later = _later_sums(problem, knots, rows)
-
-    def lines(sums, level):
-        w, wx, wxx, wy, wxy = np.moveaxis(sums, -1, 0)
-        w = np.maximum(w, EXACT)
-        spread_x, product = wxx - wx * wx / w, wxy - wx * wy / w
-        is_wide = (spread_x > EXACT) & (not level)
-        slope = np.where(is_wide, product / np.where(is_wide, spread_x, 1), 0)
-        return (wy - slope * wx) / w, slope, wy * wy / w + slope * product
-
-    a, b, first = lines(later[0] - later[1:, None], not form.slope)
-    c, d, middle = lines(later[1:, None] - later[1:], False)
-    e, f, last = lines(later[1:], form.flat_end)
-    t, u = (
-        -jump / np.where(bend != 0, bend, np.inf)
-        for jump, bend in ((c - a, d - b), (e - c, f - d))
-    )
-    low, high = x[:-1], x[1:]
-    inside = (low[:, None] <= t) & (t <= high[:, None]) & (low <= u) & (u <= high)
-    i, j = np.nonzero(np.triu(inside, 1))
-    best = np.argsort(-(first + middle + last)[i, j], kind="stable")[:STARTS]
-    return np.column_stack([t[i, j], u[i, j]])[best]
-
-
-def _later_sums(problem, knots, rows):
-    """Return sums of w, w x, w x^2, w y and w x y from rows on, y without features."""
-    table = problem.table
-    coef, m = solve(table, all_pieces(problem, knots)).coef[0], table.square.shape[1]
-    linear = np.vstack([np.eye(m), -coef[len(coef) - problem.n_linear :]])
-    targets = np.swapaxes(table.targets[0, rows], 1, 2) @ linear
-    return np.column_stack([table.powers[0, rows], targets.reshape(len(rows), -1)])
 
 
 def kinks_at_positions(x, later, slope, most, allowed=True, inner=True):

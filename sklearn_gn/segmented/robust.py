@@ -56,7 +56,7 @@ def find_robustly(search, prepared, options):
     moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
         before = [found[b] for b in moving]
-        after, _ = search([clipped[b] for b in moving])
+        after, *_ = search([clipped[b] for b in moving])
         for b, each in zip(moving, after, strict=True):
             found[b] = each
             own = options._replace(form=each[2])
@@ -71,12 +71,19 @@ def find_robustly(search, prepared, options):
         ]
         if not moving:
             break
-    answers = []
-    for b, (at, path, form) in enumerate(found):
+    # Now the breakpoints move and the residuals are clipped by turns.
+    for b, (t, path, form) in enumerate(found):
         own = options._replace(form=form)
-        at, own = _iterate(prepared[b], clipped[b], own, at)
-        answers.append(((at, path, form), own))
-    return zip(*answers, strict=True)
+        for _ in range(_MOST_ITERATIONS):
+            if len(t) and not form.step:
+                problem = problem_of([clipped[b]], own)
+                rss = sum_of_squares(problem, t[None])
+                t = descend(problem, t[None].copy(), rss)[0][0]
+            clipped[b], change = _clipped(prepared[b], clipped[b], own, t)
+            if change < DEPENDENT:  # in robust standard deviations
+                break
+        found[b] = t, path, form
+    return found, clipped
 
 
 def outlying_rows(fit, prepared, options, few):
@@ -117,19 +124,6 @@ def outlying_rows(fit, prepared, options, few):
     if not far[~used].any() or far.mean() > _MOST_OUTLYING:
         return none
     return np.argsort(-size, kind="stable")[: far.sum()]
-
-
-def _iterate(prepared, clipped, options, t):
-    """Move the breakpoints and clip the residuals by turns, until nothing changes."""
-    for _ in range(_MOST_ITERATIONS):
-        if len(t) and not options.form.step:
-            problem = problem_of([clipped], options)
-            rss = sum_of_squares(problem, t[None])
-            t = descend(problem, t[None].copy(), rss)[0][0]
-        clipped, change = _clipped(prepared, clipped, options, t)
-        if change < DEPENDENT:  # in robust standard deviations
-            break
-    return t, clipped
 
 
 def _clipped(prepared, clipped, options, t):

@@ -39,7 +39,7 @@ from sklearn_gn.segmented.problem import (
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows, kinks_between_rows
+from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _COARSE = 16  # positions that are tried on the way, for each kink
@@ -60,24 +60,45 @@ class Path(NamedTuple):
         self.knots[k][series[better]] = knots[better]
 
 
-def search(problem, most, value=None):
-    """Return the best fits with up to a number of breakpoints, where it has a value."""
+def search(problem, most, value=None, start=None):
+    """Return the best fits with up to a number of breakpoints, where it has a value.
+
+    From the :class:`Path` of other weights of the rows, the breakpoints move, and the
+    cheapest are deleted.
+    """
     n_series = len(problem.table.x)
     knots = [np.full((n_series, k), np.nan) for k in range(most + 1)]
     path = Path(np.full((n_series, most + 1), np.inf), knots)
-    if separable(problem):
-        _partition(problem, path)
+    if separable(problem):  # into the best segments, which share nothing
+        table, form, limits = problem.table, problem.form, problem.limits
+        for b, n in enumerate(table.n_rows):
+            targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
+            later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
+            own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
+            segments = partition.Segments(table.x[b, :n], -later, form.slope, *own)
+            explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
+            path.rss[b] = np.maximum(table.total[b] - explained, 0)
+            for k in np.flatnonzero(np.isfinite(explained)):
+                path.knots[k][b] = segments.t[paths[k][1:-1]]
+        return path
+    if start is not None:
+        for k, knots in enumerate(start.knots[: most + 1]):
+            series = np.flatnonzero(np.isfinite(start.rss[:, k]))
+            if len(series):
+                part, own = problem.of(series), knots[series]
+                own = descend_roughly(part, own, sum_of_squares(part, own))
+                path.keep(series, *own)
     else:
         if not problem.form.step:  # from few positions kinks move to where they belong
             rows = problem.candidates.rows[0]
             problem = problem.at(rows[spread(0, len(rows) - 1, _COARSE * (most + 1))])
         _grow(problem, path, value)
-        for k in range(most, 1, -1):
-            series = np.flatnonzero(np.isfinite(path.rss[:, k]))
-            if len(series):
-                part = problem.of(series)
-                fewer = delete_cheapest(part, path.knots[k][series])
-                path.keep(series, *descend_roughly(part, *fewer))
+    for k in range(most, 1, -1):
+        series = np.flatnonzero(np.isfinite(path.rss[:, k]))
+        if len(series):
+            part = problem.of(series)
+            fewer = delete_cheapest(part, path.knots[k][series])
+            path.keep(series, *descend_roughly(part, *fewer))
     return path
 
 
@@ -175,9 +196,9 @@ def refine(problem, knots, rss):
 
 def _best_descent(problem, knots, rss):
     """Return the best kinks of one series, also from other starts than these."""
-    k, is_straight = knots.shape[1], problem.form.ramp == 1
+    k = knots.shape[1]
     if k > 2:
-        starts = kinks_at_rows(problem, knots) if is_straight else knots
+        starts = kinks_at_rows(problem, knots) if problem.form.ramp == 1 else knots
     else:  # where the best second kink for each place of the first is a minimum
         rows = spread(0, problem.table.n_rows[0] - 1, 4 * MOST_ROWS)
         each = problem.at(rows).of(np.zeros(len(rows), np.intp))
@@ -190,8 +211,6 @@ def _best_descent(problem, knots, rss):
         around = np.pad(rss, 1, constant_values=np.inf)
         least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
         starts = starts[least]
-        if k == 2 and is_straight and problem.table.square.shape[1] == 1:
-            knots = np.concatenate([knots, kinks_between_rows(problem, knots, rows)])
     starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
@@ -444,17 +463,3 @@ def separable(problem):
     form = problem.form
     own_lines = form.step and form.ramp == form.slope and not form.flat_end
     return own_lines and not (problem.known.shape[1] or problem.n_linear)
-
-
-def _partition(problem, path):
-    """Keep the best partitions into segments that share nothing."""
-    table, form, limits = problem.table, problem.form, problem.limits
-    for b, n in enumerate(table.n_rows):
-        targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
-        later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
-        own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
-        segments = partition.Segments(table.x[b, :n], -later, form.slope, *own)
-        explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
-        path.rss[b] = np.maximum(table.total[b] - explained, 0)
-        for k in np.flatnonzero(np.isfinite(explained)):
-            path.knots[k][b] = segments.t[paths[k][1:-1]]

@@ -1,25 +1,4 @@
-r"""How many breakpoints: criteria, some of them by the fits, and cross-validation.
-
-A breakpoint is the best of many positions, and noise alone has a best one too: of few
-rows it lowers the sum of squares by more than "bic" charges. As the position moves, the
-direction in which a breakpoint shows moves on the unit sphere, along a curve of length
-L. Of noise in m dimensions with a share of more than s of its square along the curve,
-the probability is at most :math:`(1 + L / \pi) (1 - s)^{m / 2 - 1}` (Hotelling, "Tubes
-and spheres in n-spaces", 1939; the one is for the end of the curve). A breakpoint costs
-what noise reaches in one series of twenty, where this is more than "bic" charges.
-
-The evidence is the probability of the data, given the number. The coefficients other
-than the intercept have Zellner's prior, of a size g that maximises the evidence (Liang,
-Paulo, Molina, Clyde and Berger, "Mixtures of g priors for Bayesian variable selection",
-2008), the intercept and the logarithm of the noise a flat one. Breakpoints are uniform
-in the range that is allowed. With p coefficients, sums of squares T about the mean and
-R of the residuals, the evidence relative to the mean's is, for given breakpoints,
-
-.. math::
-    \log B = \frac{n - 1 - p}2 \log(1 + g) - \frac{n - 1}2 \log(1 + g R / T).
-
-The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jumps, which
-have finitely many positions, the largest term stands for the sum.
+"""The search for the number of breakpoints that a criterion prefers.
 
 Where breakpoints may be kinks, jumps or both, the search begins where all are kinks,
 where all are both, and where all are jumps between constants. From each, every
@@ -34,30 +13,28 @@ from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, gammaln
 
-from sklearn_gn.arrays import extremes
-from sklearn_gn.segmented import least_squares, robust
-from sklearn_gn.segmented.autocorrelation import noise_of
-from sklearn_gn.segmented.inference import LEVEL
-from sklearn_gn.segmented.preparation import problem_of, with_known
+from sklearn_gn.segmented import robust
+from sklearn_gn.segmented.criteria import (
+    chosen_numbers,
+    count_positions,
+    cross_validate,
+    n_parameters,
+    path_columns,
+    search_penalty,
+)
+from sklearn_gn.segmented.noise import noise_of, with_own_precisions
+from sklearn_gn.segmented.preparation import folds_of, problem_of, warn_of_room
 from sklearn_gn.segmented.problem import (
+    EXACT,
     HALF,
     Form,
-    Pieces,
     Problem,
-    all_pieces,
     criterion_value,
-    deviance_shift,
-    feasible,
-    powers_of,
-    products,
-    solve,
     sum_of_squares,
     take,
 )
 from sklearn_gn.segmented.search import (
-    EXACT,
     PATIENCE,
     descend,
     insert,
@@ -68,103 +45,82 @@ from sklearn_gn.segmented.search import (
     through_rows,
 )
 
-CRITERIA = ("bic", "aic", "gcv", "evidence")
 # Whether the slope, and whether the value changes.
 KINK, JUMP, BOTH = (True, False), (False, True), (True, True)
 _FIRST = Form(True, *KINK), Form(True, *BOTH), Form(False, *JUMP)
 _NONE = np.empty((1, 0))
 
 
-def n_parameters(problem, n_breakpoints):
-    """Return the numbers of parameters with so many breakpoints besides known ones."""
-    form, n_linear, m = problem.form, problem.n_linear, problem.table.square.shape[1]
-    known = problem.known.shape[1] * (form.ramp + form.step)
-    has_slope = form.slope | (known > 0) | (form.ramp & (np.asarray(n_breakpoints) > 0))
-    base = 1 + form.slope + n_linear + known - (form.flat_end & has_slope)
-    return m * base + n_breakpoints * (1 + m * (form.ramp + form.step))
-
-
-def values(problem, criterion, n_rows, rss, n_breakpoints):
-    """Return the criterion of sums of squares with a number of breakpoints."""
-    number = n_parameters(problem, n_breakpoints)
-    rss = np.maximum(rss, np.finfo(float).tiny)
-    return criterion_value(criterion, rss, number, n_rows)
-
-
-def search_penalty(problem, positions, n_rows, most):
-    """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k).
-
-    They were searched among so many independent ``positions`` (B,). A breakpoint may
-    have several directions, whose share of the square is a beta variable.
-    """
-    form = problem.form
-    numbers, is_both = n_parameters(problem, np.arange(most)), form.ramp * form.step
-    directions = problem.table.square.shape[1] * (form.ramp + form.step)
-    shown = max(directions, 2)  # the least number that the bound of a curve is that of
-    left = np.maximum(n_rows - numbers - is_both, shown + 1) - shown
-    rest = betaincinv(left / 2, shown / 2, (1 - LEVEL) / positions[:, None])
-    charged = (1 + directions) * np.log(n_rows)
-    excess = np.maximum(-n_rows * np.log(rest) - charged, 0)
-    return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
-
-
-def count_positions(problem):
-    """Return how many independent positions a breakpoint has, (B,)."""
-    table, form, m = problem.table, problem.form, problem.table.square.shape[1]
-    problem = problem._replace(form=form._replace(flat_end=False, sign=0))
-    t, rows = problem.candidates.t, problem.candidates.rows
-    if form.ramp and form.step:  # two directions at each
-        return 1.0 + np.count_nonzero(feasible(problem, t[..., None]), axis=1)
-    none = np.empty((len(t), 0))
-    pieces = all_pieces(problem, none)
-    new = Pieces(rows, powers_of(t, int(form.ramp > 0), len(pieces.coef) - 1))
-    half = np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
-    old, of_targets = products(table, new, pieces)
-    old = np.concatenate([old, of_targets[..., m:]], axis=-1) @ half
-    sums = [(new.first, 0), (new.first[:, 1:], 1)]  # with itself, and with the next
-
-    def inner(first, shift):
-        s0, s1, s2, *_ = np.moveaxis(take(table.powers, first), -1, 0)
-        n, (level, slope, *_) = t.shape[1] - shift, new.coef
-        a, b, slope = level[:, :n], level[:, shift:], slope[:, shift:]
-        value = a * b * s0 + (a + b) * slope * s1 + slope * s2
-        return value - np.sum(old[:, :n] * old[:, shift:], axis=-1)
-
-    square, beside = (inner(*each) for each in sums)
-    size = np.sqrt(np.maximum(square[:, 1:] * square[:, :-1], np.finfo(float).tiny))
-    angle = np.arccos(np.clip(beside / size, -1, 1))
-    possible = feasible(problem, t[..., None])
-    return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi
-
-
 def find_breakpoints(model, prepared, options, folds=None, shared=False):
     """Return the answers of :func:`choose` by a model, the series, and the problem."""
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max([len(each.rows.x) for each in prepared])
-    own = {"folds": folds, "shared": shared}
-    search = partial(
-        choose if options.form.kinds is None else choose_kinds,
-        options=options,
-        n_breakpoints=number and min(number, most),
-        most=min(model.max_breakpoints, most),
-        criterion=options.criterion,
-        **(own if options.form.kinds is None else {}),
-    )
+    limits = number and min(number, most), min(model.max_breakpoints, most)
+    if options.form.kinds is None:
+        search = partial(choose, folds=folds, shared=shared)
+    else:
+        search = choose_kinds
+    search = partial(search, options=options, limits=limits)
+    if number is None and options.criterion == "bic" and not shared:
+        search = partial(choose_by_noise, search, options)
     if model.loss == "huber":
         found, clipped = robust.find_robustly(search, prepared, options)
         return found, clipped, problem_of(clipped, options)
-    found, problem = search(prepared)
+    found, problem, _ = search(prepared)
     return found, prepared, problem
 
 
-def choose(
-    prepared, options, *, n_breakpoints, most, criterion, folds=None, shared=False
-):
-    """Return breakpoints, path and form of each of several series, and the problem.
+def find_of_one(model, prepared, options, kind, y=None):
+    """Return options with the form, path, breakpoints, clipped series, and problem."""
+    is_cv = options.criterion == "cv" and model.n_breakpoints == "auto"
+    folds = folds_of(model, prepared.order, y) if is_cv else None
+    ((t, path, form),), (clipped,), problem = find_breakpoints(
+        model, [prepared], options, folds
+    )
+    warn_of_room(model, prepared, options, kind, len(t))
+    return options._replace(form=form), path, t, clipped, problem
 
-    The criterion chooses where ``n_breakpoints`` is None. The breakpoints of the number
-    that it chooses are refined, until it chooses a refined one.
+
+def choose_by_noise(search, options, prepared):
+    """Return what a search answers, with the numbers for noise that may vary.
+
+    The rows are searched again, weighted by the precisions of their own noise about the
+    lines that were found. The lines of that number are those for equal precisions.
     """
+    answers, problem, found = search(prepared)
+    weighted = [
+        with_own_precisions(own, options._replace(form=form), t)
+        for own, (t, _, form) in zip(prepared, answers, strict=True)
+    ]
+    varying = [b for b, own in enumerate(weighted) if own is not prepared[b]]
+    if varying:
+        most = PATIENCE + max(len(answers[b][0]) for b in varying)
+        limits = None, min(most, search.keywords["limits"][1])
+        again, *_ = search(weighted, start=found, limits=limits)
+    for b in varying:
+        own, (t, other, _) = weighted[b], again[b]
+        if len(t) != len(answers[b][0]):
+            (answers[b],), *_ = search([prepared[b]], limits=(len(t), 0))
+        t, path, form = answers[b]
+        # The deviance of the precisions is common to all numbers.
+        shift = own.repeats @ np.log(own.repeats / own.rows.weight)
+        numbers = path["n_breakpoints"], other["n_breakpoints"]
+        _, here, there = np.intersect1d(*numbers, return_indices=True)
+        path = {name: column[here] for name, column in path.items()}
+        total = shift + (other["bic"] + other["search_penalty"])[there]
+        path["search_penalty"] = total - path["bic"]
+        answers[b] = t, path, form
+    return answers, problem, found
+
+
+def choose(prepared, options, limits, folds=None, shared=False, start=None):
+    """Return breakpoints, path and form of each of several series, problem and fits.
+
+    The ``limits`` are the number of breakpoints, and the most that are tried where it
+    is None: the criterion chooses then, and the breakpoints of the number that it
+    chooses are refined, until it chooses a refined one.
+    """
+    (n_breakpoints, most), criterion = limits, options.criterion
     problem = problem_of(prepared, options)
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     if shared:
@@ -179,20 +135,22 @@ def choose(
         name = "bic" if criterion == "evidence" else criterion
 
         def value(rss, k, series):  # as minus twice the logarithm of a likelihood
-            found = values(problem, name, n_rows[series], rss, k)
+            rss = np.maximum(rss, np.finfo(float).tiny)
+            number = n_parameters(problem, k)
+            found = criterion_value(name, rss, number, n_rows[series])
             found = n_rows[series] * np.log(found) if name == "gcv" else found
             return found + extra[series, k]
 
     # Where there are rows, and no sums alone, their noise may be correlated.
     are_rows = [options.autocorrelation and not each.rows.rest > 0 for each in prepared]
     are_rows = np.array(are_rows, bool)
-    found = search(problem, largest, value)
+    found = search(problem, largest, value, start)
     if is_open and criterion == "cv":
         held_out = cross_validate(prepared[0], options, found, folds)
-    refined = np.full(found.rss.shape, separable(problem))
+    refined = np.full(found.rss.shape, separable(problem) or start is not None)
     refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:
-        columns = _path_columns(problem, found, criterion, n_rows, prepared, options)
+        columns = path_columns(problem, found, n_rows, prepared, options)
         columns |= held_out
         if criterion == "bic":
             columns["search_penalty"] = extra
@@ -205,7 +163,7 @@ def choose(
             columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
-            chosen = _choice(columns, criterion, near, n_rows)
+            chosen = chosen_numbers(columns, criterion, near, n_rows)
         else:
             near[:, n_breakpoints + 1 :] = False
             chosen = near.shape[1] - 1 - np.argmax(near[:, ::-1], axis=1)
@@ -232,14 +190,14 @@ def choose(
             continue
         if np.argmin(path["bic"]) == len(kept) - 1:
             white = options._replace(autocorrelation=None)
-            again = partial(
-                choose, [prepared[b]], white, n_breakpoints=None, criterion=criterion
-            )
-            ((_, more, _),), _ = again(most=2 * kept[-1])
+            again = partial(choose, [prepared[b]], white)
+            ((_, more, _),), *_ = again((None, 2 * kept[-1]))
             totals = [each["bic"] + each["search_penalty"] for each in (path, more)]
             if min(totals[1]) < min(totals[0]):
-                (answers[-1],), _ = again(most=kept[-1])
-    return answers, problem
+                (answers[-1],), _, better = again((None, kept[-1]))
+                for knots, rss in zip(better.knots, better.rss.T, strict=True):
+                    found.keep(np.array([b]), knots, rss)
+    return answers, problem, found
 
 
 def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
@@ -284,104 +242,6 @@ def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
     return penalty
 
 
-def _path_columns(problem, found, criterion, n_rows, prepared, options):
-    """Return the figures of all fits by name."""
-    floor = EXACT * problem.table.total
-    numbers = np.arange(found.rss.shape[1])
-    counts = n_parameters(problem, numbers)
-    columns = {"n_parameters": counts, "rss": found.rss}
-    if criterion == "evidence":
-        columns[criterion] = np.full(found.rss.shape, np.inf)
-        for b, k in np.argwhere(np.isfinite(found.rss)):
-            own = prepared[b]
-            t, free = with_known(own, options, found.knots[k][b])
-            low, high = np.clip(own.scaling.x(np.array(options.bounds)), -1, 1)
-            value = log_evidence(options.form, own.rows, t, free, low, high)
-            columns[criterion][b, k] = -2 * value
-    elif criterion != "cv":
-        rss = np.maximum(found.rss, floor[:, None])
-        sizes = np.log([each.scaling.y_size for each in prepared])
-        sizes = sizes.reshape(len(n_rows), -1).mean(axis=1)
-        shift = deviance_shift(criterion, 2 * sizes, n_rows)
-        of_rss = values(problem, criterion, n_rows[:, None], rss, numbers)
-        columns[criterion] = shift[:, None] + of_rss
-    return columns
-
-
-def _choice(columns, criterion, possible, n_rows):
-    """Return the numbers that are chosen, (B,)."""
-    if criterion == "cv":
-        error = np.where(possible & ~np.isnan(columns["cv"]), columns["cv"], np.inf)
-        best = np.argmin(error, axis=1)[:, None]
-        enough = take(error, best) + take(columns["cv_std_error"], best)
-        return np.argmax(error <= enough, axis=1)
-    total = columns[criterion] + columns.get("search_penalty", 0)
-    total = np.where(possible, total, np.inf)
-    if criterion == "gcv":
-        total = n_rows[:, None] * np.log(total)
-    return np.argmin(total, axis=1)
-
-
-def cross_validate(prepared, options, found, folds):
-    """Return the mean squared error of rows held out, by the number of breakpoints."""
-    most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
-    training = [prepared.select(~held_out) for held_out in folds]
-    path = search(problem_of(training, options), most)
-    errors = np.full((len(folds), most + 1), np.inf)
-    known = prepared.scaling.x(options.known)
-    for f, (train, held_out) in enumerate(zip(training, folds, strict=True)):
-        test = prepared.select(held_out).rows
-        for k in np.flatnonzero(np.isfinite(path.rss[f])):
-            t = np.sort(np.concatenate([known, path.knots[k][f]]))
-            fit = least_squares.solve_design(options.form, train.rows, t)
-            columns = least_squares.design(options.form, test.x, test.linear, t)
-            errors[f, k] = np.average(
-                (test.y - columns @ fit.coef) ** 2, weights=test.weight
-            )
-    with np.errstate(invalid="ignore"):
-        spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    square = extremes.scaled_back(size, size)
-    return {
-        "cv": errors.mean(axis=0)[None] * square,
-        "cv_std_error": spread[None] * square,
-    }
-
-
-def log_evidence(form, rows, t, free, low, high):
-    """Return the log evidence of a fit, less the log evidence of the mean."""
-    rows = type(rows)(*(a[None] for a in rows[:4]))
-    t, found = least_squares.fit_rows(form, rows, t[None], free)
-    n, p = float(rows.weight.sum()), float(found.rank[0]) - 1
-    mean = np.sum(rows.weight * rows.y) / n
-    total = float(np.sum(rows.weight * (rows.y - mean) ** 2))
-    if total == 0:
-        return 0.0  # the mean of a constant target leaves nothing to explain
-    tiny = np.finfo(float).tiny
-    rss = float(np.clip(found.rss[0], 1e-25 * total + tiny, total + tiny))
-    if p <= 0 or n - 1 <= p:
-        g = 0.0
-    else:
-        g = max((total - rss) / p / rss * (n - 1 - p) - 1, 0)
-    value = (n - 1 - p) / 2 * np.log1p(g) - (n - 1) / 2 * np.log1p(g * rss / total)
-    n_free = int(np.sum(free))
-    at = least_squares.moving(form, free)
-    if len(at):
-        columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        space = least_squares.coefficient_space(form, t.shape[1], columns.shape[-1])
-        (half,), _ = least_squares.inverse_root(columns, rows.weight, space)
-        inverse = (half @ half.T)[-len(at) :, -len(at) :]
-        log_det = np.linalg.slogdet(inverse)[1]
-        precision = (n - 1) * g / (total + g * rss) + tiny
-        width = (len(at) * np.log(2 * np.pi / precision) + log_det) / 2
-        volume = len(at) * np.log(high - low) - gammaln(len(at) + 1)
-        return float(value + min(width - volume, 0))
-    places = np.count_nonzero((rows.x[0, 1:] > low) & (rows.x[0, :-1] < high))
-    places = max(places, n_free)
-    return float(
-        value - gammaln(places + 1) + gammaln(n_free + 1) + gammaln(places - n_free + 1)
-    )
-
-
 # --- kinks and jumps in one series ----------------------------------------------------
 
 
@@ -395,7 +255,7 @@ class Mixture(NamedTuple):
 
 
 class State(NamedTuple):
-    """A fit with breakpoints, and where its search began."""
+    """A fit with breakpoints of several kinds."""
 
     value: float  # of the criterion
     t: np.ndarray  # (k,) ascending
@@ -403,11 +263,12 @@ class State(NamedTuple):
     rss: float
 
 
-def choose_kinds(prepared, options, *, n_breakpoints, most, criterion):
-    """Return breakpoints, path and form of each of several series, and the problem."""
-    words = {"n_breakpoints": n_breakpoints, "most": most, "criterion": criterion}
+def choose_kinds(prepared, options, limits, start=(None,) * 3):
+    """Return breakpoints, path and form of each of several series, problem and fits."""
+    (n_breakpoints, most), criterion = limits, options.criterion
     searched = [
-        choose(prepared, options._replace(form=form), **words) for form in _FIRST
+        choose(prepared, options._replace(form=form), limits, start=own)
+        for form, own in zip(_FIRST, start, strict=True)
     ]
 
     def total(found):
@@ -417,15 +278,20 @@ def choose_kinds(prepared, options, *, n_breakpoints, most, criterion):
 
     answers, room = [], most if n_breakpoints is None else 0
     for b, own in enumerate(prepared):
-        found = [(*each[b], problem.of([b])) for each, problem in searched]
+        found = [(*each[b], problem.of([b])) for each, problem, _ in searched]
         n_rows = float(own.rows.weight.sum())
         if options.autocorrelation and criterion == "bic" and not own.rows.rest > 0:
             t, _, _, problem = min(found, key=total)
             residual = residuals_in_order(problem, t[None])[0, :, 0]
             number = n_parameters(problem, len(t))
             n_rows /= noise_of(residual, options.autocorrelation, number).redundancy
-        mixture = _mixture([problem for *_, problem in found], criterion, n_rows, most)
-        best = None
+        # By the kind of a new breakpoint, with its cost beyond the parameters.
+        problems, excess = {}, {}
+        for kind, (*_, one) in zip((KINK, BOTH, JUMP), found, strict=True):
+            one = problems[kind] = one._replace(form=one.form._replace(slope=True))
+            costs = search_penalty(one, count_positions(one), n_rows, 2 * most + 1)
+            excess[kind] = np.diff(costs[0]) * (criterion == "bic")
+        mixture, best = Mixture(problems, criterion, n_rows, excess), None
         for t, path, form, _ in found:
             start = _state(mixture, t, ((form.ramp, form.step),) * len(t), form.slope)
             state = _improved(mixture, start, room)
@@ -434,19 +300,7 @@ def choose_kinds(prepared, options, *, n_breakpoints, most, criterion):
             if best is None or rank < best[0]:
                 best = rank, (state.t, path, state.form)
         answers.append(best[1])
-    return answers, searched[1][1]
-
-
-def _mixture(problems, criterion, n_rows, most):
-    """Return the criterion of one series, whose problems are those of the starts."""
-    form = problems[2].form._replace(slope=True)
-    problems = dict(zip((KINK, BOTH, JUMP), problems, strict=True))
-    problems[JUMP], excess = problems[JUMP]._replace(form=form), {}
-    for kind, problem in problems.items():
-        positions = count_positions(problem)
-        each = np.diff(search_penalty(problem, positions, n_rows, 2 * most + 1)[0])
-        excess[kind] = each * (criterion == "bic")
-    return Mixture(problems, criterion, n_rows, excess)
+    return answers, searched[1][1], [found for *_, found in searched]
 
 
 def _state(mixture, t, kinds, slope):
@@ -493,19 +347,15 @@ def _improved(mixture, state, room):
                 state = better(_best_with(mixture, state.t[others], kinds, room > 0))
         if len(state.t) < room:
             state = better(_best_with(mixture, state.t, state.form.kinds, False))
-        state = better(_kinks_moved(mixture, state))
+        # The kinks move together.
+        kinds, slope = state.form.kinds, state.form.slope
+        is_kink = np.array([kind == KINK for kind in kinds], bool)
+        others, known = tuple(compress(kinds, ~is_kink)), state.t[None, ~is_kink]
+        form = Form(slope, *KINK, kinds=others)
+        problem = mixture.problems[KINK]._replace(form=form, known=known)
+        start = state.t[None, is_kink], np.array([state.rss])
+        (moved,), _ = through_rows(problem, *descend(problem, *start))
+        kinds, t = (KINK,) * len(moved) + others, np.append(moved, known)
+        state = better(_state(mixture, t, kinds, slope))
         if not state.value < before - HALF * mixture.n_rows:
             return state
-
-
-def _kinks_moved(mixture, state):
-    """Return the fit with all kinks moved together."""
-    kinds, slope = state.form.kinds, state.form.slope
-    is_kink = np.array([kind == KINK for kind in kinds], bool)
-    others, known = tuple(compress(kinds, ~is_kink)), state.t[None, ~is_kink]
-    form = Form(slope, *KINK, kinds=others)
-    problem = mixture.problems[KINK]._replace(form=form, known=known)
-    start = state.t[None, is_kink], np.array([state.rss])
-    (moved,), _ = through_rows(problem, *descend(problem, *start))
-    kinds = (KINK,) * len(moved) + others
-    return _state(mixture, np.append(moved, known), kinds, slope)

@@ -125,7 +125,18 @@ def fit_groups(
         )
     if absolute_sigma and y_std is None:
         raise ValueError("absolute_sigma=True needs y_std, the deviations.")
-    features = _features(data, features, [group, target, sample_weight, y_std])
+    others = [
+        name for name in (group, target, sample_weight, y_std) if name is not None
+    ]
+    if features is None:
+        features = [name for name in data.columns if name not in others]
+    missing = [name for name in [*others, *features] if name not in data.columns]
+    if missing or not features:
+        raise ValueError(
+            f"data has the columns {list(data.columns)}; missing are "
+            f"{missing or 'features'}."
+        )
+    features = list(features)
     column = estimator.broken_features
     dates.check_column(column, features)
     column = features.index(column) if isinstance(column, str) else column
@@ -145,10 +156,10 @@ def fit_groups(
         np.argsort(codes, kind="stable"),
         np.cumsum(np.bincount(codes, minlength=len(names)))[:-1],
     )
-    x, others = X[:, column], np.delete(X, column, axis=1)
+    x, linear = X[:, column], np.delete(X, column, axis=1)
     std = None if y_std is None else data[y_std].to_numpy()
     series = [
-        (x[r], y[r, 0], others[r], weight[r], None if std is None else std[r])
+        (x[r], y[r, 0], linear[r], weight[r], None if std is None else std[r])
         for r in rows
     ]
     # Those of like length are fitted side by side.
@@ -179,20 +190,6 @@ def fit_groups(
 _as_numbers = partial(check_array, dtype=np.float64, ensure_all_finite=False)
 
 
-def _features(data, features, others):
-    """Names of the features; all columns must be there."""
-    others = [name for name in others if name is not None]
-    if features is None:
-        features = [name for name in data.columns if name not in others]
-    missing = [name for name in [*others, *features] if name not in data.columns]
-    if missing or not features:
-        raise ValueError(
-            f"data has the columns {list(data.columns)}; missing are "
-            f"{missing or 'features'}."
-        )
-    return list(features)
-
-
 def _check_finite(name, values, codes, groups):
     """Raise a ValueError that names the first group with NaN or infinity."""
     bad = ~np.isfinite(values).all(axis=1)
@@ -220,8 +217,7 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
                 weight, variance = by_deviations(std, count)
             variance = variance if absolute_sigma else None
             prepared.append(prepare(x, y, linear, weight, count, variance))
-            if len(options.known):
-                check_inside(prepared[-1], options.known, kind)
+            check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
     with one_blas_thread():  # more of them would only wait for each other

@@ -14,7 +14,6 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.autocorrelation import noise_of
 from sklearn_gn.segmented.conditions import parse_points, parse_slopes
 from sklearn_gn.segmented.diagnosis import warn_of_number
 from sklearn_gn.segmented.families import Family
@@ -32,12 +31,14 @@ from sklearn_gn.segmented.joint import (
     working,
 )
 from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
+from sklearn_gn.segmented.noise import noise_of
 from sklearn_gn.segmented.preparation import (
     check_inside,
     fewest_rows,
     options_of,
     prepare,
     problem_of,
+    read_more,
 )
 from sklearn_gn.segmented.problem import Scaling
 
@@ -130,13 +131,12 @@ def fit(model, data, offset, has_y_std):
     of_all = noise, features[0].fit.noise_std, figures, features
     set_attributes(model, data.kinds, family, *of_all)
     model._row_checks = RowChecks(len(data.y))
-    names = model._all_names()[0]
-    for name, number, own in zip(names, numbers, features, strict=True):
-        found = int(own.fit.free.sum())
+    for view, number in zip(model._views(), numbers, strict=True):
+        found = int(view._fit.free.sum())
         if number is not None and found < number:
             warn_user(
-                f"The fit has {counted(found, 'breakpoint')} in {name}, not {number}: "
-                "the data have no room for more."
+                f"The fit has {counted(found, 'breakpoint')} in {view._name}, not "
+                f"{number}: the data have no room for more."
             )
     if not model._is_listed and model.n_breakpoints == "auto":
         warn_of_number(model)
@@ -157,8 +157,7 @@ def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
         center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
         scalings.append(scaling._replace(center=center, size=size))
     options, own = options_of(model, kind), scalings[0]
-    if len(options.known):
-        check_inside(first._replace(scaling=own), options.known, kind)
+    check_inside(first._replace(scaling=own), options.known, kind)
     form = options.form
     least = options.min_rows or fewest_rows(form, repeats.sum())
     options = options._replace(
@@ -220,11 +219,17 @@ def _read(joint, state, scalings, kind, correlation):
         kinks = [moving[g] for g in others]
         order = [[0], own_columns[f], *(own_columns[g] for g in others), features]
         order = np.concatenate([*order, *kinks]).astype(np.intp)
-        center, size = _scaling_of_others(form, t, scalings, others)
+        # Lines, ramps and steps of the others, the linear features, and the kinks.
+        one, center, size = scalings[f], [], []
+        for g in others:
+            changes, slopes = len(t[g]) * (form.ramp + form.step), form.slope
+            center += [*[scalings[g].center] * slopes, *[0.0] * changes]
+            slopes += len(t[g]) * form.ramp
+            size += [*[scalings[g].size] * slopes, *[1.0] * (len(t[g]) * form.step)]
         zero = np.zeros(sum(map(len, kinks)))
-        scaling = scalings[f]._replace(
-            linear_center=np.concatenate([center, scalings[f].linear_center, zero]),
-            linear_size=np.concatenate([size, scalings[f].linear_size, zero + 1]),
+        scaling = one._replace(
+            linear_center=np.concatenate([center, one.linear_center, zero]),
+            linear_size=np.concatenate([size, one.linear_size, zero + 1]),
         )
         prepared = prepared_for(joint, f, t, z, w, [of_kinks[g] for g in others])
         rows = Rows(*(a[None] for a in prepared.rows[:4]), np.zeros(1))
@@ -256,58 +261,39 @@ def _read(joint, state, scalings, kind, correlation):
         fits = [fit.with_redundant_rows(np.array([redundancy])) for fit in fits]
         freedom = inference.statistics(fits[0])["degrees_of_freedom"][0]
         figures["degrees_of_freedom"] = freedom
-    features = [
-        (
-            fit.of(0),
-            prepared.rows,
-            prepared.rows._replace(weight=prepared.repeats),
-            _intervals(joint, fit, prepared, redundancy),
-        )
-        for fit, prepared in zip(fits, series, strict=True)
-    ]
+    features = []
+    for fit, prepared in zip(fits, series, strict=True):
+        counted = prepared.rows._replace(weight=prepared.repeats)
+        if joint.has_conditions:
+            (intervals,) = inference.delta_intervals(fit)
+        else:
+            problem = problem_of([prepared], joint.options)
+            # The profile adds up squares by their weights, which are no counts of rows.
+            weight = prepared.rows.weight[None] / redundancy
+            of_squares = fit._replace(n_rows=weight.sum(axis=1))
+            rows = Rows(*(a[None] for a in prepared.rows[:3]), weight, np.zeros(1))
+            curvature = inference.kink_curvature(of_squares, rows)
+            given = of_squares, problem, curvature
+            (intervals,) = inference.breakpoint_intervals(*given)
+        features.append((fit.of(0), prepared.rows, counted, intervals))
     return features, figures, noise
 
 
-def _scaling_of_others(form, t, scalings, others):
-    """Return centers and sizes of the columns of other broken features."""
-    center, size = [np.empty(0)], [np.empty(0)]
-    for g in others:
-        k, own = len(t[g]), scalings[g]
-        center += [
-            np.repeat(own.center, form.slope),
-            np.zeros(k * (form.ramp + form.step)),
-        ]
-        size += [
-            np.repeat(own.size, form.slope + k * form.ramp),
-            np.ones(k * form.step),
-        ]
-    return np.concatenate(center), np.concatenate(size)
-
-
-def columns_of_others(fits, f, x, linear):
-    """Return what is linear in the fit of feature f, at rows (n, F) and (n, m)."""
+def split(model, X):
+    """Return the feature that breaks of new rows, (n,), and what is linear beside."""
+    if hasattr(model, "estimators_"):
+        raise ValueError("Draw the columns of y one by one, by estimators_[j].")
+    X = read_more(model, X)
+    x, linear = X[:, model._columns], np.delete(X, model._columns, axis=1)
     blocks_of, kinks = [], []
-    for g, fit in enumerate(fits):
-        if g == f:
+    for g, fit in enumerate(model._fits):
+        if g == model._feature:
             continue
         own, at = x[:, g], fit.breakpoints
         blocks_of.append(block(fit.form, own, at))
         change = fit.coef[fit.ramps[fit.kinks]]
         kinks.append(-change * (own[:, None] >= at[fit.kinks]))
-    return np.hstack([*blocks_of, linear, *kinks])
-
-
-def _intervals(joint, fit, prepared, redundancy):
-    """Return the 95 % intervals of one feature's breakpoints, in the user's units."""
-    if joint.has_conditions:
-        return inference.delta_intervals(fit)[0]
-    problem = problem_of([prepared], joint.options)
-    # The profile adds up squares by their weights, which are no counts of rows.
-    weight = prepared.rows.weight[None] / redundancy
-    fit = fit._replace(n_rows=weight.sum(axis=1))
-    rows = Rows(*(a[None] for a in prepared.rows[:3]), weight, np.zeros(1))
-    curvature = inference.kink_curvature(fit, rows)
-    return inference.breakpoint_intervals(fit, problem, curvature)[0]
+    return x[:, model._feature], np.hstack([*blocks_of, linear, *kinks])
 
 
 def _figures(joint, state, fit):

@@ -14,18 +14,26 @@ kept.
 from functools import partial
 
 import numpy as np
+from sklearn.utils.validation import _check_feature_names
 
 from sklearn_gn.arrays.backend import one_blas_thread
-from sklearn_gn.data.chunks import one_column
+from sklearn_gn.data.chunks import first_chunk, one_column
 from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.data.rows import check_sample_weight, chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
-from sklearn_gn.segmented.autocorrelation import Autoregression
 from sklearn_gn.segmented.fitted import set_fit
-from sklearn_gn.segmented.preparation import needs_all_points, prepare, problem_of
+from sklearn_gn.segmented.noise import Autoregression
+from sklearn_gn.segmented.preparation import (
+    needs_all_points,
+    options_of,
+    prepare,
+    problem_of,
+    read_more,
+)
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend, insert
+from sklearn_gn.segmented.selection import find_of_one
 
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
@@ -33,8 +41,10 @@ _NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
 _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
 
-def mapped_rows(X, y, sample_weight):
-    """Return the chunks of X of dask, or of a large file; None of others."""
+def mapped_rows(model, X, y, sample_weight):
+    """Return the chunks of X of dask, or of a large file, if a model takes any."""
+    if needs_all_points(model) is not None:
+        return None
     if isinstance(X, np.memmap):
         if len(X) < MAPPED or X.reshape(len(X), -1).shape[1] != 1:
             return None
@@ -43,19 +53,31 @@ def mapped_rows(X, y, sample_weight):
     return chunks_of(X, y, sample_weight) if one else None
 
 
-def fit_points(chunks, known, fit):
-    """Fit the points of chunks, which are gone through several times."""
+def fit(model, chunks):
+    """Fit a model to the points of chunks, which are gone through several times."""
+    reason = needs_all_points(model)
+    if reason is not None:
+        raise ValueError(f"{reason} needs all points at once, not chunks.")
+    first = first_chunk(model, chunks)
+    options = options_of(model, None)
 
     def joined(a, b):
         return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3]
+
+    def search(prepared):
+        found = find_of_one(model, prepared, options, None)
+        return (prepared, found), prepared.scaling.to_user(found[2])
 
     found = fold_chunks(chunks, _range_of, joined)
     if found is None or not found[2] > 0:
         raise ValueError("chunks hold no rows of positive weight.")
     low, high, _, center = found
     bins = Bins(chunks, low, high, center)
-    bins.open(np.append(known, [low, high]))
-    return _until_open(bins, fit)
+    bins.open(np.append(options.known, [low, high]))
+    prepared, found = _until_open(bins, search)
+    model.n_features_in_, model._columns = 1, [0]
+    _check_feature_names(model, first[0], reset=True)
+    set_fit(model, prepared, None, *found)
 
 
 def _until_open(bins, fit):
@@ -203,7 +225,7 @@ def update(model, X, y, sample_weight):
     if reason is not None:
         raise ValueError(f"update cannot be combined with {reason}: fit all rows.")
     stream = getattr(model, "_stream", None) or Stream(prepared)
-    X, y = model._check_X(X, y, y_numeric=True)
+    X, y = read_more(model, X, y, y_numeric=True)
     y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
     kept, kind = weight > 0, model._date_kind
     with one_blas_thread():
@@ -213,7 +235,7 @@ def update(model, X, y, sample_weight):
         if found is None:  # a search of all rows is worthwhile
             stream.is_open[:] = True
             prepared = stream.points()
-            found = model._search(prepared, options, kind)
+            found = find_of_one(model, prepared, options, kind)
             set_fit(model, prepared, kind, *found)
             stream.is_new, stream.checked = True, None
         else:

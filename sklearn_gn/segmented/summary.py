@@ -51,11 +51,39 @@ def _tables(model):
     views, parameters = model._views(), model.parameters_
     breakpoints, segments = {}, {}
     for view in views:
-        of = f" of {view._names()[0]}" if len(views) > 1 else ""
-        own, *lines = _tables_of(view, lower, upper)
+        of = f" of {view._name}" if len(views) > 1 else ""
+        lines, interval = view.segments_, view.breakpoint_interval_
+        if view._date_kind is not None:
+            positions = partial(_dates, span=lines["end"][-1] - lines["start"][0])
+        else:
+            width = np.append(view.breakpoint_std_, interval[:, 1] - interval[:, 0])
+            positions = partial(digits, width=width)
+        own = {
+            "number": np.arange(1, len(view.breakpoints_) + 1),
+            "position": positions(view.breakpoints_),
+            "std err": view.breakpoint_std_,
+            lower: positions(interval[:, 0]),
+            upper: positions(interval[:, 1]),
+        }
+        if np.isnan(view.breakpoint_std_).all():  # jumps
+            del own["std err"]
+        if view._fit.form.step:
+            own["jump"] = view.jumps_
         if len(view.breakpoints_):
             breakpoints[f"Breakpoints{of}"] = own
-        segments[f"Segments{of}"] = lines[0]
+        segments[f"Segments{of}"] = {
+            "number": np.arange(1, len(lines["start"]) + 1),
+            "start": positions(lines["start"]),
+            "end": positions(lines["end"]),
+            "rows": lines["n_rows"],
+            "intercept": lines["intercept"],
+            "slope": lines["slope"],
+            "std err": lines["slope_std_error"],
+            lower: lines["slope_lower"],
+            upper: lines["slope_upper"],
+        }
+        if "quadratic" in lines:
+            segments[f"Segments{of}"]["quadratic"] = lines["quadratic"]
     least, p_values = np.finfo(float).eps, []  # rounding errors of the tail
     for p in parameters["p_value"]:
         text = f"<{least:.2g}" if p < least else f"{p:.4g}"
@@ -70,42 +98,6 @@ def _tables(model):
         upper: parameters["upper"],
     }
     return breakpoints | {"Parameters": coefficients} | segments
-
-
-def _tables_of(model, lower, upper):
-    """Return the breakpoints and the segments of one broken feature."""
-    segments, interval = model.segments_, model.breakpoint_interval_
-    if model._date_kind is not None:
-        span = segments["end"][-1] - segments["start"][0]
-        positions = partial(_dates, span=span)
-    else:
-        width = np.append(model.breakpoint_std_, interval[:, 1] - interval[:, 0])
-        positions = partial(digits, width=width)
-    breakpoints = {
-        "number": np.arange(1, len(model.breakpoints_) + 1),
-        "position": positions(model.breakpoints_),
-        "std err": model.breakpoint_std_,
-        lower: positions(interval[:, 0]),
-        upper: positions(interval[:, 1]),
-    }
-    if np.isnan(model.breakpoint_std_).all():  # jumps
-        del breakpoints["std err"]
-    if model._fit.form.step:
-        breakpoints["jump"] = model.jumps_
-    lines = {
-        "number": np.arange(1, len(segments["start"]) + 1),
-        "start": positions(segments["start"]),
-        "end": positions(segments["end"]),
-        "rows": segments["n_rows"],
-        "intercept": segments["intercept"],
-        "slope": segments["slope"],
-        "std err": segments["slope_std_error"],
-        lower: segments["slope_lower"],
-        upper: segments["slope_upper"],
-    }
-    if "quadratic" in segments:
-        lines["quadratic"] = segments["quadratic"]
-    return breakpoints, lines
 
 
 def _notes(model, dates):

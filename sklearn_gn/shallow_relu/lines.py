@@ -477,12 +477,10 @@ def select_size(data, first, path, is_late):
         path.visit(hyperplanes, line.loss, n_parameters, extra)
 
     if q == 1 and most > 1:
-        ((best, found, _),), _ = selection.choose(
+        ((best, found, _),), *_ = selection.choose(
             [_prepared(rows, path.n_observations)],
-            _OPTIONS,
-            n_breakpoints=None,
-            most=most - 1,
-            criterion=path.criterion,
+            _OPTIONS._replace(criterion=path.criterion),
+            (None, most - 1),
         )
         best, losses = np.append(LEFT, best), found["rss"] / 2
         penalty = found.get("search_penalty", 0 * losses)

@@ -1,4 +1,4 @@
-"""Correlated noise is noticed, and a criterion allows for it."""
+"""Noise that is correlated or grows is noticed, and a criterion allows for it."""
 
 import numpy as np
 import pandas as pd
@@ -137,3 +137,23 @@ def test_a_series_of_more_breakpoints_than_allowed_has_those_that_are(n_kinks):
     data = pd.DataFrame({"x": x, "y": y, "series": "a"})
     table = fit_groups(SegmentedRegressor(), data, group="series", target="y")
     assert_allclose(table["start"][1:], model.breakpoints_)
+
+
+@pytest.mark.filterwarnings("ignore:Breakpoints follow")
+@pytest.mark.parametrize("jumps", [False, True])
+def test_noise_that_grows_has_no_breakpoints_unless_deviations_are_given(jumps):
+    right, told = 0, 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        x = np.sort(rng.uniform(0, 10, 60))
+        y = 3.0 * (x >= 4) if jumps else 0.5 * x + np.maximum(x - 4, 0)
+        y = y + (0.05 + 0.15 * x) * rng.standard_normal(60)
+        model = SegmentedRegressor(jumps=jumps).fit(x[:, None], y)
+        right += len(model.breakpoints_) == 1
+        path = model.selection_path_
+        best = np.argmin(path["bic"] + path["search_penalty"])
+        assert path["n_breakpoints"][best] == len(model.breakpoints_)
+        model.fit(x[:, None], y, y_std=np.ones(60))  # which wins over the residuals
+        told += len(model.breakpoints_) == 1
+    assert right >= 24
+    assert told <= right - 2
