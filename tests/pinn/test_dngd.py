@@ -315,9 +315,7 @@ def trial_of(model, params, batches, shift, rank=None, **options):
     system = pieces.linear_system(model, params, batches)
     known = dngd.quadratic_model(model, *system, rank=rank)
     words = {"geodesic": False, "corrected": False, **options}
-    return dngd.trial(
-        model, *system, known.curvature, known.floor, np.float64(shift), **words
-    )
+    return dngd.trial(model, *system[:2], known, np.float64(shift), **words)
 
 
 @pytest.mark.parametrize("rank", [None, 10])
@@ -464,9 +462,9 @@ def test_numpy_and_compiled_functions_make_the_same_step(
         pieces.linear_system(model, params, batches),
     ):
         quadratic = dngd.quadratic_model(model, net, weighted, r, parts)
-        of_model = model, net, weighted, *quadratic[:3]
         for floor in (0.0, 1.0):  # without refinement and with it
-            trial = dngd.trial(*of_model, one * floor, one * shift, geodesic=True)
+            given = model, net, weighted, quadratic._replace(floor=one * floor)
+            trial = dngd.trial(*given, one * shift, geodesic=True)
             found.append((quadratic._replace(r=None, parts=None), trial))
     assert isinstance(parts[0].dense, np.ndarray)
     assert isinstance(trial.loss, np.generic)
