@@ -30,7 +30,12 @@ from sklearn_gn.pde.given_values import (
     steepest_parts,
     values_of,
 )
-from sklearn_gn.pde.reading import PlaneWaves, fluxes_of_waves, with_fluxes
+from sklearn_gn.pde.reading import (
+    PlaneWaves,
+    fluxes_of_waves,
+    slopes_of_equation,
+    with_fluxes,
+)
 from sklearn_gn.pde.residual_classes import named_parameters
 from sklearn_gn.pde.shapes import Box
 
@@ -62,13 +67,23 @@ def jumps(problem, default_network=True):
         places = _jumps_along(problem, None, k, bounds, True)
         if len(places):
             place = _coordinates(problem.domain, places[0])
-            return [
-                *found,
+            text = (
                 f"The equation jumps at {place}, where the network is smooth and "
                 "follows slowly. Write what jumps as a Piecewise, whose interfaces are "
                 "known: see 'Two materials' in the user guide. Values of a table "
-                "should be interpolated.",
-            ]
+                "should be interpolated."
+            )
+            step = PLACE * np.ptp(bounds) * np.eye(problem.domain.dim)[k]
+            sides, size = places[0] + [-step, step], np.ones(len(problem.outputs))
+            slopes = slopes_of_equation(problem, sides, size)
+            if np.ptp(slopes, axis=0).max() > JUMP * np.abs(slopes).max():
+                text += (
+                    " It is a factor of derivatives of the solution that jumps, and "
+                    "the derivative of a jump is left out: where a flux is meant, as "
+                    "in div(k * grad(u)), the solution is another one, unless it is "
+                    "written by these operators."
+                )
+            return [*found, text]
     return found
 
 
