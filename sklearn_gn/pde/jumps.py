@@ -74,14 +74,13 @@ def jumps(problem, default_network=True):
                 "should be interpolated."
             )
             step = PLACE * np.ptp(bounds) * np.eye(problem.domain.dim)[k]
-            sides, size = places[0] + [-step, step], np.ones(len(problem.outputs))
-            slopes = slopes_of_equation(problem, sides, size)
+            size = np.ones(len(problem.outputs))
+            slopes = slopes_of_equation(problem, places[0] + [-step, step], size)
             if np.ptp(slopes, axis=0).max() > JUMP * np.abs(slopes).max():
                 text += (
-                    " It is a factor of derivatives of the solution that jumps, and "
-                    "the derivative of a jump is left out: where a flux is meant, as "
-                    "in div(k * grad(u)), the solution is another one, unless it is "
-                    "written by these operators."
+                    " A factor of derivatives of the solution jumps, and the derivative"
+                    " of a jump is left out: if a flux is meant, the solution is "
+                    "another one, unless it is written as div(k * grad(u))."
                 )
             return [*found, text]
     return found
@@ -91,8 +90,7 @@ def _with_values(problem):
     """Names and conditions that give known values of the outputs."""
     found = []
     for name, condition in problem._named_conditions.items():
-        slope = getattr(condition, "order", 0)
-        if slope or not isinstance(condition, (Dirichlet, Initial)):
+        if condition.order or not isinstance(condition, (Dirichlet, Initial)):
             continue
         names, takes_all = (), False
         if callable(condition.value):

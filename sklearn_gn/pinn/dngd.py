@@ -177,12 +177,6 @@ class Candidate(NamedTuple):
 # --- the quadratic model -------------------------------------------------------------
 
 
-def _is_dual(r, net, curvature=None):
-    """Whether the residuals are the unknowns, and not the weights."""
-    fewer = n_devices() * r.shape[0] < dimension(net)
-    return fewer or isinstance(curvature, Diagonalised)
-
-
 def _rows_of_model(model, net, batches, r, parts, **options):
     """Which arrays of the quadratic model have rows, one for each residual."""
     rows = rows_of_jacobian(model, net, batches)[1]
@@ -215,7 +209,7 @@ def quadratic_model(model, net, batches, r, parts, *, rank=None):
         chosen = (m * np.arange(count, dtype=np.int32)[:, None] + chosen).ravel()
         curvature = nystrom(columns, chosen)
     else:
-        dual = _is_dual(r, net)
+        dual = n_devices() * r.shape[0] < dimension(net)
         curvature = operators.gramian(parts) if dual else operators.normal_matrix(parts)
     gradient = operators.transposed(parts, r, net)
     gradient_norm = norm(gradient)
@@ -261,7 +255,9 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
     (r(theta + h v) - r - h J v)``, as in Transtrum and Sethna.
     """
     r, parts, curvature = quadratic.r, quadratic.parts, quadratic.curvature
-    library, dual = library_of(r), _is_dual(r, net, curvature)
+    library, is_diagonal = library_of(r), isinstance(curvature, Diagonalised)
+    # Whether the residuals are the unknowns, and not the weights.
+    dual = is_diagonal or len(curvature) < dimension(net)
     eps, (flat, unravel) = np.finfo(r.dtype).eps, library.ravel(quadratic.gradient)
 
     # Of residuals, and of the weights, to the unknowns of the system and back.
@@ -281,7 +277,7 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
         return shift * y - pulled_back(operators.forward(parts, change(y)))
 
     right = pulled_back(r) if dual else flat
-    if isinstance(curvature, Diagonalised):
+    if is_diagonal:
         inverse = partial(
             conjugate_gradient,
             product,
