@@ -15,12 +15,7 @@ import numpy as np
 from sklearn_gn._caller import warn_user
 from sklearn_gn.pde.conditions import BaseCondition, Neumann, Points
 from sklearn_gn.pde.domains import Domain, PointCloud, measured
-from sklearn_gn.pde.given_values import (
-    MANY_POINTS,
-    ROUNDING,
-    is_reference,
-    values_of,
-)
+from sklearn_gn.pde.given_values import MANY_POINTS, ROUNDING, is_reference, values_of
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
 from sklearn_gn.pde.reading import (
     PlaneWaves,

@@ -37,9 +37,8 @@ class Unknown:
 
     def __post_init__(self):
         initial = np.asarray(self.initial, dtype=float)
-        if not np.isfinite(initial).all() or (
-            self.positive and not (initial > 0).all()
-        ):
+        fits = not self.positive or (initial > 0).all()
+        if not (fits and np.isfinite(initial).all()):
             wanted = "positive" if self.positive else "finite"
             raise ValueError(f"initial must be {wanted}, got {self.initial!r}.")
         object.__setattr__(self, "initial", _nested(initial))

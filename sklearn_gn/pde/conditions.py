@@ -60,6 +60,7 @@ class BaseCondition:
     n_fields = 1  # P: fields, hence points, of one residual
     needs_normals = False
     n_more_data = 0  # numbers of a point after its normal
+    order = 0  # of a derivative in time that is given
     kind: ClassVar[str]  # its name if it is given none
 
     def __init_subclass__(cls):
@@ -239,7 +240,8 @@ class _Values(BaseCondition):
         return actual - self._target(self.value, x, actual, coefficients)
 
     def _given(self, outputs, x, normal, coefficients):
-        return outputs(x)
+        given = d(outputs, *[outputs.time] * self.order) if self.order else outputs
+        return given(x)
 
 
 @dataclass(frozen=True)
@@ -376,10 +378,6 @@ class Initial(_Values):
             )
         return f"{domain.time}=min"
 
-    def _given(self, outputs, x, normal, coefficients):
-        given = d(outputs, *[outputs.time] * self.order) if self.order else outputs
-        return given(x)
-
 
 @dataclass(frozen=True)
 class Periodic(BaseCondition):
@@ -422,9 +420,8 @@ class Periodic(BaseCondition):
         low, normals = draw(domain.boundary(self.where(domain)), n, rng, method)
         axis, high = domain.axes.index(self.axis), low.copy()
         bottom, high[:, axis] = domain.bounds[axis]
-        if (low[:, axis] != bottom).any() or not domain.is_boundary(
-            high, -normals
-        ).all():
+        opposite = domain.is_boundary(high, -normals).all()
+        if not opposite or (low[:, axis] != bottom).any():
             raise ValueError(
                 f"the faces {self.axis}=min and {self.axis}=max do not lie opposite "
                 "each other."
@@ -437,6 +434,5 @@ class Periodic(BaseCondition):
         pairs = [[self._outputs(field) for field in fields[:2]]]
         if self.derivatives:
             pairs.append([d(field, self.axis) for field in pairs[0]])
-        return jnp.concatenate(
-            [low(points[0]) - high(points[1]) for low, high in pairs]
-        )
+        found = [low(points[0]) - high(points[1]) for low, high in pairs]
+        return jnp.concatenate(found)

@@ -30,7 +30,12 @@ from sklearn_gn.pde.given_values import (
     steepest_parts,
     values_of,
 )
-from sklearn_gn.pde.reading import PlaneWaves, fluxes_of_waves, with_fluxes
+from sklearn_gn.pde.reading import (
+    PlaneWaves,
+    fluxes_of_waves,
+    slopes_of_equation,
+    with_fluxes,
+)
 from sklearn_gn.pde.residual_classes import named_parameters
 from sklearn_gn.pde.shapes import Box
 
@@ -62,13 +67,22 @@ def jumps(problem, default_network=True):
         places = _jumps_along(problem, None, k, bounds, True)
         if len(places):
             place = _coordinates(problem.domain, places[0])
-            return [
-                *found,
+            text = (
                 f"The equation jumps at {place}, where the network is smooth and "
                 "follows slowly. Write what jumps as a Piecewise, whose interfaces are "
                 "known: see 'Two materials' in the user guide. Values of a table "
-                "should be interpolated.",
-            ]
+                "should be interpolated."
+            )
+            step = PLACE * np.ptp(bounds) * np.eye(problem.domain.dim)[k]
+            size = np.ones(len(problem.outputs))
+            slopes = slopes_of_equation(problem, places[0] + [-step, step], size)
+            if np.ptp(slopes, axis=0).max() > JUMP * np.abs(slopes).max():
+                text += (
+                    " A factor of derivatives of the solution jumps, and the derivative"
+                    " of a jump is left out: if a flux is meant, the solution is "
+                    "another one, unless it is written as div(k * grad(u))."
+                )
+            return [*found, text]
     return found
 
 
@@ -76,8 +90,7 @@ def _with_values(problem):
     """Names and conditions that give known values of the outputs."""
     found = []
     for name, condition in problem._named_conditions.items():
-        slope = getattr(condition, "order", 0)
-        if slope or not isinstance(condition, (Dirichlet, Initial)):
+        if condition.order or not isinstance(condition, (Dirichlet, Initial)):
             continue
         names, takes_all = (), False
         if callable(condition.value):

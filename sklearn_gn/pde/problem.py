@@ -16,12 +16,7 @@ import numpy as np
 
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.checks import check_problem
-from sklearn_gn.pde.coefficients import (
-    Unknown,
-    called,
-    frozen_coefficient,
-    present,
-)
+from sklearn_gn.pde.coefficients import Unknown, called, frozen_coefficient, present
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import Domain, set_fields, unique
 from sklearn_gn.pde.given_values import PARTS, exact_at, is_reference

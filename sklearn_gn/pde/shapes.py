@@ -11,13 +11,7 @@ from scipy.special import gammaln, ndtri
 
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import namespace
-from sklearn_gn.pde.domains import (
-    Domain,
-    Patch,
-    axes_of_space,
-    select,
-    set_fields,
-)
+from sklearn_gn.pde.domains import Domain, Patch, axes_of_space, select, set_fields
 
 _PLANE = ("x", "y")
 

@@ -36,8 +36,11 @@ def step(points, state, settings, *, name):
     n_draws = state.n_draws
     state = iteration.with_due_points(points, state, settings)
     net, memory = backend.on_device(state.net), state.memory
-    if state.n_draws > n_draws:
-        memory = memory_for_new_points(memory, net, name)
+    if state.n_draws > n_draws and name == "lbfgs":
+        memory = empty_memory(net, name)
+    elif state.n_draws > n_draws and name == "ssbroyden":
+        # Without differences of gradients of different points.
+        memory = memory[0]._replace(count=jnp.zeros_like(memory[0].count)), *memory[1:]
     net, memory, losses, *norms = iterate(
         settings.models[state.stage],
         net,
@@ -57,16 +60,6 @@ def step(points, state, settings, *, name):
 def empty_memory(net, name):
     """Return an empty memory."""
     return first_order.start(_method(name), ravel_pytree(net)[0])
-
-
-def memory_for_new_points(memory, net, name):
-    """The memory without differences of gradients of different points."""
-    if name == "lbfgs":
-        return empty_memory(net, name)
-    if name == "ssbroyden":
-        broyden, *rest = memory
-        return broyden._replace(count=jnp.zeros_like(broyden.count)), *rest
-    return memory
 
 
 @partial(by_rows, compiled=jitted(static_argnames=("model", "name")), static=("model",))

@@ -223,7 +223,7 @@ def _equation_alone(estimator, problem, others):
             "its value at a point or its norm."
         )
     warn_of_missing_equations(problem)
-    has_orders = any(getattr(one, "order", 0) for one in problem.conditions)
+    has_orders = any(condition.order for condition in problem.conditions)
     if has_orders and not problem.unknown:
         warn_of_redundant_derivatives(problem)
     estimator.n_features_in_ = problem.domain.dim

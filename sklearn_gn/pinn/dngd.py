@@ -153,6 +153,7 @@ class Quadratic(NamedTuple):
     largest: jnp.ndarray  # diagonal element, or curvature along the gradient
     floor: jnp.ndarray  # shift at rounding level
     losses: jnp.ndarray  # (n_classes,)
+    gradient: Any  # J^T r
     gradient_norm: jnp.ndarray
     # Relative decrease along the gradient, to first order in r.
     gradient_decrease: jnp.ndarray
@@ -174,12 +175,6 @@ class Candidate(NamedTuple):
 
 
 # --- the quadratic model -------------------------------------------------------------
-
-
-def _is_dual(r, net, curvature=None):
-    """Whether the residuals are the unknowns, and not the weights."""
-    fewer = n_devices() * r.shape[0] < dimension(net)
-    return fewer or isinstance(curvature, Diagonalised)
 
 
 def _rows_of_model(model, net, batches, r, parts, **options):
@@ -214,7 +209,7 @@ def quadratic_model(model, net, batches, r, parts, *, rank=None):
         chosen = (m * np.arange(count, dtype=np.int32)[:, None] + chosen).ravel()
         curvature = nystrom(columns, chosen)
     else:
-        dual = _is_dual(r, net)
+        dual = n_devices() * r.shape[0] < dimension(net)
         curvature = operators.gramian(parts) if dual else operators.normal_matrix(parts)
     gradient = operators.transposed(parts, r, net)
     gradient_norm = norm(gradient)
@@ -230,9 +225,8 @@ def quadratic_model(model, net, batches, r, parts, *, rank=None):
     product = namespace(r).where(bend > 0, bend * square, 1)
     losses = class_losses(model, batches, r)
     decrease = gradient_norm**4 / product
-    return Quadratic(
-        r, parts, curvature, largest, floor, losses, gradient_norm, decrease
-    )
+    given = r, parts, curvature, largest, floor, losses
+    return Quadratic(*given, gradient, gradient_norm, decrease)
 
 
 # --- a step --------------------------------------------------------------------------
@@ -240,44 +234,69 @@ def quadratic_model(model, net, batches, r, parts, *, rank=None):
 
 @partial(
     in_either_library,
-    deciding=lambda model, net, batches, r, parts, curvature, *rest, **options: (
-        r,
-        curvature,
+    deciding=lambda model, net, batches, quadratic, *rest, **options: (
+        quadratic.r,
+        quadratic.curvature,
     ),
     static=("model",),
     largest=2**19,
     medium=2**24,
-    counted=lambda model, net, batches, r, parts, curvature, *rest, **options: (
+    counted=lambda model, net, batches, quadratic, *rest, **options: (
         net,
         batches,
-        curvature,
-        r,
-        operators.without_dense(parts),
+        quadratic._replace(parts=operators.without_dense(quadratic.parts)),
     ),
     static_argnames=("model", "geodesic", "corrected"),
 )
-def trial(
-    model, net, batches, r, parts, curvature, floor, shift, *, geodesic, corrected=True
-):
+def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
     """The step of a shift and its effect on the loss; NaN where there is no factor.
 
     The second derivative of its acceleration is a difference of residuals, ``2/h^2
     (r(theta + h v) - r - h J v)``, as in Transtrum and Sethna.
     """
-    library, dual = library_of(r), _is_dual(r, net, curvature)
-    refine = floor > np.sqrt(np.finfo(r.dtype).eps) * shift  # by rounding errors
-    inverse = _inverse(net, parts, curvature, shift, refine, dual)
+    r, parts, curvature = quadratic.r, quadratic.parts, quadratic.curvature
+    library, is_diagonal = library_of(r), isinstance(curvature, Diagonalised)
+    # Whether the residuals are the unknowns, and not the weights.
+    dual = is_diagonal or len(curvature) < dimension(net)
+    eps, (flat, unravel) = np.finfo(r.dtype).eps, library.ravel(quadratic.gradient)
 
-    def answer(right):
-        """The damped answer to residuals, the unknowns of it, and iterations."""
+    # Of residuals, and of the weights, to the unknowns of the system and back.
+    def pulled_back(right):
         if dual:
-            unknowns, count = inverse(all_rows(right))
-            return _pull_back(parts, own_rows(unknowns), net), unknowns, count
-        flat, unravel = library.ravel(_pull_back(parts, right, net))
-        unknowns, count = inverse(flat)
-        return unravel(unknowns), unknowns, count
+            return all_rows(right)
+        return library.ravel(operators.transposed(parts, right, net))[0]
 
-    step, unknowns, inner = answer(r)
+    def change(unknowns):
+        if dual:
+            found = operators.transposed(parts, own_rows(unknowns), net)
+        else:
+            found = unravel(unknowns)
+        return library.tree_map(library.xp.negative, found)
+
+    def product(y):
+        return shift * y - pulled_back(operators.forward(parts, change(y)))
+
+    right = pulled_back(r) if dual else flat
+    if is_diagonal:
+        inverse = partial(
+            conjugate_gradient,
+            product,
+            precondition=preconditioner(curvature, shift),
+            tol=np.sqrt(eps),
+            max_iter=_CG_ITERATIONS,
+        )
+        unknowns, inner = inverse(right)[:2]
+    else:
+        solve = factor(curvature, shift).solve
+        inverse, unknowns, inner = lambda b: (solve(b), 0), solve(right), 0
+        # Where rounding errors of the Gramian are seen, which the Jacobian has not.
+        unknowns = library.cond(
+            quadratic.floor > np.sqrt(eps) * shift,
+            lambda y: y + solve(right - product(y)),
+            lambda y: y,
+            unknowns,
+        )
+    step = change(unknowns)
     # Half of minus the derivative of |v|^2 by the shift is v^T (J^T J + shift)^-1 v.
     slope = (unknowns * inverse(unknowns)[0]).sum()
     if dual:
@@ -289,12 +308,12 @@ def trial(
     if geodesic:
         there = _residuals_after(model, net, batches, _PART, step)
         bend = 2 / _PART**2 * (there - r - _PART * image)
-        acceleration, _, more = answer(bend)
+        acceleration, more = inverse(pulled_back(bend))[:2]
+        acceleration, inner = change(acceleration), inner + more
         short = 2 * norm(acceleration) <= _SHORT * length
         step = library.tree_map(
             lambda v, a: library.xp.where(short, v + a / 2, v), step, acceleration
         )
-        inner = inner + more
 
     def evaluated(step):
         new, losses, actual = _effect(model, net, batches, r, step)
@@ -308,51 +327,11 @@ def trial(
     new, found = evaluated(step)
     if not (geodesic and corrected):
         return found
-    correction, _, _ = answer(new - (r + image))
+    correction = change(inverse(pulled_back(new - (r + image)))[0])
     _, second = evaluated(add(step, 1, correction))
     return library.cond(
         second.loss < found.loss, lambda x: x[1], lambda x: x[0], (found, second)
     )
-
-
-def _inverse(net, parts, curvature, shift, refine, dual):
-    """Return the function of ``(A + shift I)^-1``, with the iterations it takes."""
-    library = library_of(parts[0].extra)
-
-    def product(y):
-        if dual:
-            back = operators.transposed(parts, own_rows(y), net)
-            return all_rows(operators.forward(parts, back))
-        image = operators.forward(parts, library.ravel(net)[1](y))
-        return library.ravel(operators.transposed(parts, image, net))[0]
-
-    if isinstance(curvature, Diagonalised):
-
-        def by_conjugate_gradients(b):
-            return conjugate_gradient(
-                lambda y: product(y) + shift * y,
-                b,
-                precondition=preconditioner(curvature, shift),
-                tol=np.sqrt(np.finfo(b.dtype).eps),
-                max_iter=_CG_ITERATIONS,
-            )[:2]
-
-        return by_conjugate_gradients
-    found = factor(curvature, shift)
-
-    def by_factor(b):
-        y = found.solve(b)
-        refined = lambda y: y + found.solve(b - product(y) - shift * y)  # noqa: E731
-        return library.cond(refine, refined, lambda y: y, y), 0
-
-    return by_factor
-
-
-def _pull_back(parts, y, net):
-    """``-J^T y``."""
-    library = library_of(y)
-    step = operators.transposed(parts, y, net)
-    return library.tree_map(library.xp.negative, step)
 
 
 def _residuals_after(model, net, batches, size, step):
@@ -386,13 +365,8 @@ def _losses_after(model, net, batches, r, step, size):
 
 def shifts_of(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
     """Return the search for shifts of a quadratic model, from one on."""
-    evaluate = partial(
-        trial,
-        *(model, net, batches, quadratic.r, quadratic.parts),
-        *(quadratic.curvature, quadratic.floor),
-        geodesic=geodesic,
-        corrected=corrected,
-    )
+    given = model, net, batches, quadratic
+    evaluate = partial(trial, *given, geodesic=geodesic, corrected=corrected)
     return Shifts(evaluate, shift, quadratic.floor, quadratic.largest)
 
 

@@ -73,7 +73,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
         net = richer(net, model.problem.n_functions)
     roots = np.sqrt(even_weights(model, net, batches))
     fresh = _weighted(fresh, roots)
-    sizes, physical, error_of = _outputs(model, net, fresh, batches)
+    sizes, physical, scale, error_of = _outputs(model, net, fresh, batches)
 
     def solved(method, points, solution):
         parts = [method(model, net, half, batches) for half in halves(points)]
@@ -96,8 +96,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
     squares = np.sum(error_of(change) ** 2, axis=0)
     factor = explained**-0.25
     if of == "solution":
-        squares = squares * _center_and_scale(model.problem)[1] ** 2
-        return factor * _relative(np.sum(squares), np.sum(physical))
+        return factor * _relative(np.sum(squares * scale**2), np.sum(physical))
     if of == "in units":
         return factor * _relative(np.sum(squares), np.sum(sizes))
     errors, extra = list(map(_relative, squares, sizes)), net.extra
@@ -112,7 +111,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
 
 
 def _outputs(model, net, fresh, like):
-    """Squares of outputs, in units and as they are, and what changes of weights do."""
+    """Squares of outputs, in units and as they are, units, and what changes do."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     in_time = free_functions_of_time(model, fresh)
@@ -124,17 +123,12 @@ def _outputs(model, net, fresh, like):
     def error_of(change):
         return determined((slopes @ change).reshape(values.shape) / scale)
 
-    center, scale = _center_and_scale(model.problem)
-    sizes, physical = (
-        np.sum(determined(a) ** 2, axis=0) for a in ((values - center) / scale, values)
-    )
-    return sizes, physical, error_of
-
-
-def _center_and_scale(problem):
-    """Those of the outputs of a default network; zero and one of others."""
-    scale = np.array(problem.scale or np.ones(len(problem.outputs)))
-    return np.array(problem.center or np.zeros(len(scale))), scale
+    # Those of a default network; others have none.
+    problem = model.problem
+    center, scale = np.array(problem.center or 0.0), np.array(problem.scale or 1.0)
+    both = (values - center) / scale, values
+    sizes, physical = (np.sum(determined(a) ** 2, axis=0) for a in both)
+    return sizes, physical, scale, error_of
 
 
 def _has_equation(model, net, points, like):

@@ -75,7 +75,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         grows with ``n_interior``, or 200.
     sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
         How points are drawn. "residual" draws half of the interior points where the
-        residual is large. "auto" does so if the fit chooses layers or points.
+        residual is large, and keeps all others. "auto" does so if the fit chooses
+        layers or points.
     resample : int, "drift" or None, default=5
         Redraw the points every ``resample`` iterations; "drift": when the loss on fresh
         points is twice the training loss; None: never.

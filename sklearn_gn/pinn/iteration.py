@@ -108,8 +108,9 @@ class Sampler:
 
     With the method "residual", half of the interior points have a probability in
     proportion to the squared residual, as in Wu et al., "A comprehensive study of
-    non-adaptive and residual-based adaptive sampling", with k = 2 and c = 1. Residuals
-    count in units of the size of their class if ``in_units``.
+    non-adaptive and residual-based adaptive sampling", with k = 2 and c = 1. All other
+    points stay, so that a loss on new points is hardly another one. Residuals count in
+    units of the size of their class if ``in_units``.
     """
 
     n_interior: int
@@ -125,9 +126,10 @@ class Sampler:
         rng = np.random.RandomState([seed, stage, number])
         problem = model.problem
         axes = problem._draw_directions(rng)
-        adaptive = self.method == "residual"
-        method = "sobol" if adaptive else self.method
-        points = problem.sample(self.n_interior, self.n_boundary, rng, method)
+        method = "sobol" if self.method == "residual" else self.method
+        follows = net is not None and method != self.method
+        source = np.random.RandomState([seed, stage, 0]) if follows else rng
+        points = problem.sample(self.n_interior, self.n_boundary, source, method)
 
         def batch_of_class(known):
             kind, size = known.residual, known.size if self.in_units else 1.0
@@ -138,7 +140,7 @@ class Sampler:
             return batch_of(x, data, weight, self.dtype, axes)
 
         batches = tuple(map(batch_of_class, model.classes[: len(points)]))
-        if adaptive and net is not None and number > 0:
+        if follows and number > 0:
             own = points["interior"]
             points["interior"] = self._moved_to_residuals(model, net, own, batches, rng)
             batches = batch_of_class(model.classes[0]), *batches[1:]

@@ -259,7 +259,7 @@ def too_many_conditions(problem):
 def warn_of_redundant_derivatives(problem):
     """Warn of derivatives at the start of time that the equation gives by itself."""
     domain, (_, *kinds) = problem.domain, problem.residual_classes()
-    orders = [getattr(kind.condition, "order", 0) for kind in kinds]
+    orders = [kind.condition.order for kind in kinds]
     _, along = factors_of_derivatives(problem)
     if along is None or domain.time is None:
         return

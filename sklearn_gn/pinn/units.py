@@ -83,8 +83,7 @@ def _given_values(problem, rows, with_data=False):
     given = {
         kind.name: kind.condition
         for kind in rows.conditions
-        if isinstance(kind.condition, (Dirichlet, Initial))
-        and not getattr(kind.condition, "order", 0)
+        if isinstance(kind.condition, (Dirichlet, Initial)) and not kind.condition.order
     }
     if given and problem.transform is None:
         conditions = list(given.values())
@@ -148,7 +147,7 @@ def _sizes(rows, level, known, waves):
     has_values, fluxes = known > 0, np.zeros(len(level))
     for kind in rows.conditions if rows.problem.transform is None else ():
         faster = 1.0
-        if getattr(kind.condition, "order", 0):
+        if kind.condition.order:
             # Than a slow wave, until derivatives in time prevail in the equation.
             _, answers = _terms(rows, rows.interior, level, ones, _FASTER)
             total = np.linalg.norm(answers, axis=(1, 2))

@@ -543,6 +543,26 @@ def test_loads_that_jump_across_no_axis_are_named(load, warns):
         warnings.simplefilter("always")
         problem.check()
     assert ["Piecewise" in str(w.message) for w in caught] == [True] * warns
+    assert not any("derivative of a jump" in str(w.message) for w in caught)
+
+
+def _in_lens(x):
+    return jnp.where((x - 0.5) @ (x - 0.5) < 0.09, 10.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        lambda u, x: _in_lens(x) * laplacian(u)(x) + jax.grad(_in_lens)(x) @ grad(u)(x),
+        lambda u, x: jnp.trace(jax.jacfwd(lambda y: _in_lens(y) * jax.grad(u)(y))(x)),
+    ],
+    ids=["written_out", "by_jax"],
+)
+def test_factors_of_derivatives_that_jump_are_named(equation):
+    """No operator sees that the slope of the factor is missing."""
+    problem = Problem(equation, Box(x=(0, 1), y=(0, 1)), [Dirichlet(0.0)])
+    with pytest.warns(UserWarning, match=r"jumps at .*derivative of a jump is left"):
+        problem.check()
 
 
 def test_exponentials_that_overflow_give_no_warning():

@@ -308,7 +308,7 @@ def test_products_in_blocks_are_those_of_the_whole_jacobian(name, monkeypatch):
 # Errors of the step, which in the primal form grow with the condition of J, one over
 # the root of the damping. A factor is refined where they would be larger; conjugate
 # gradients have a tolerance.
-ERROR = {None: 1e-6, 10: 1e-9}
+ERROR = {None: 1e-6, 10: 1e-8}
 GROWTH = {None: 3e-12, 10: 2e-13}
 
 
@@ -316,9 +316,7 @@ def trial_of(model, params, batches, shift, rank=None, **options):
     system = pieces.linear_system(model, params, batches)
     known = dngd.quadratic_model(model, *system, rank=rank)
     words = {"geodesic": False, "corrected": False, **options}
-    return dngd.trial(
-        model, *system, known.curvature, known.floor, np.float64(shift), **words
-    )
+    return dngd.trial(model, *system[:2], known, np.float64(shift), **words)
 
 
 @pytest.mark.parametrize("rank", [None, 10])
@@ -465,9 +463,9 @@ def test_numpy_and_compiled_functions_make_the_same_step(
         pieces.linear_system(model, params, batches),
     ):
         quadratic = dngd.quadratic_model(model, net, weighted, r, parts)
-        of_model = model, net, weighted, *quadratic[:3]
         for floor in (0.0, 1.0):  # without refinement and with it
-            trial = dngd.trial(*of_model, one * floor, one * shift, geodesic=True)
+            given = model, net, weighted, quadratic._replace(floor=one * floor)
+            trial = dngd.trial(*given, one * shift, geodesic=True)
             found.append((quadratic._replace(r=None, parts=None), trial))
     assert isinstance(parts[0].dense, np.ndarray)
     assert isinstance(trial.loss, np.generic)

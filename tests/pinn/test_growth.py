@@ -115,9 +115,9 @@ def test_half_of_the_points_are_where_the_residual_is():
     kinds = problem.residual_classes()
     model = Model(problem, ("tanh",), tuple(ClassModel(kind, None) for kind in kinds))
     net = start_parameters(np.random.RandomState(0), (1, 3, 1), ())
-    found, even = (
-        Sampler(16, 4, method, "float64").draw(model, 0, 0, 1, net)[0].x.ravel()
-        for method in ("residual", "sobol")
+    sampler = Sampler(16, 4, "residual", "float64")
+    even, found = (
+        sampler.draw(model, 0, 0, number, net)[0].x.ravel() for number in (0, 1)
     )
     np.testing.assert_array_equal(found[:8], even[:8])
     assert len(found) == 16
