@@ -235,6 +235,7 @@ def gradient_norms(gradient, dual=None):
     """Euclidean norm and largest component, in the features that ``dual`` leads to."""
     xp = namespace(gradient)
     if dual is not None:
+        gradient = AffineHead(*(g.astype(dual.dtype) for g in gradient))
         gradient = gradient._replace(weight=in_basis(dual, gradient.weight))
     size = xp.sqrt(sum(xp.sum(g**2) for g in gradient))
     return size, xp.maximum(*(xp.max(xp.abs(g)) for g in gradient))

@@ -2,8 +2,8 @@ r"""Newton's method for the affine softmax head, to the optimum.
 
 The softmax Gauss-Newton matrix of an affine head is the exact Hessian. In whitened
 coordinates (:mod:`sklearn_gn.softmax_head.whitening`) conjugate gradients solve the
-Newton system roughly, in single precision; gradient and loss are computed in the
-precision of the fit, but for the rough minima that choose a penalty. At zero all
+Newton system roughly, in single precision; gradient and loss are computed in that of
+the fit only at the end, where single precision does not resolve them. At zero all
 probabilities are equal, so that the first system is a regression on the classes, which
 its diagonal solves.
 
@@ -15,14 +15,14 @@ folds share the coordinates.
 import math
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
+from sklearn_gn.arrays.libraries import NumPy, in_either_library
 from sklearn_gn.arrays.trees import add
 from sklearn_gn.optim.line_search import backtrack
 from sklearn_gn.optim.solver import Algorithm
@@ -33,7 +33,7 @@ from sklearn_gn.softmax_head.head import (
     head_report,
     on_devices,
 )
-from sklearn_gn.softmax_head.sparse_rows import SparseRows
+from sklearn_gn.softmax_head.sparse_rows import Combination
 from sklearn_gn.softmax_head.whitening import Whitened, second_moments, whiten
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
@@ -49,12 +49,10 @@ class NewtonState(NamedTuple):
     grad_max: float  # its largest component, in the features
     criterion: float  # by which the best head is chosen: the loss, where it is resolved
     alpha: float
+    lost: float = 0.0  # by rounding in a component of the gradient
     path: tuple = ()  # penalties that were tried, with what was said of them
     slope: float = -math.inf  # of the last step; 0 where there is no better one
     last_step: AffineHead | None = None
-    # Inverses of the blocks of the Hessian, and CG iterations since they were made.
-    inverses: Array | None = None
-    spent: int = 0
     next_seconds: float = 0.0  # that the next step is expected to take
 
     @property
@@ -85,15 +83,16 @@ class Search(NamedTuple):
 class NewtonData(NamedTuple):
     """The rows of a fit, on the device, and of a search for the penalty its folds."""
 
-    space: Whitened | SparseRows
+    space: Any  # Whitened or SparseRows
     options: HeadOptions  # with the first penalty
+    rough: Any = None  # NewtonData of the same rows in single precision
+    lost: float = 0.0  # by rounding in a component of a gradient
     factor: float = 1.0  # that a penalty grows by on these rows
     folds: tuple = ()  # NewtonData without the rows of each fold
     own: Array | None = None  # numbers of the rows that are left out; None of all
     judges: penalty.Judges | None = None
     n_judged: float = math.nan  # rows that are left out, by their counts
     known: tuple = ()  # (penalty, head, loss) of the last minima on these rows
-    before: NewtonState | None = None  # the last of them, whose preconditioner serves
 
 
 def prepare(rows, options, axis):
@@ -101,35 +100,27 @@ def prepare(rows, options, axis):
     placed = on_devices(rows, options)
     moments = second_moments(placed, axis)
     z, *others = whiten(placed, moments, options.intercept, axis)
-    return left_out(Whitened(placed._replace(x=z), *others), rows, options)
+    return left_out(Whitened(z, placed.label, placed.weight, *others), rows, options)
 
 
 def left_out(space, rows, options):
     """The data of a fit, and without the rows of each fold of a search."""
-    data = NewtonData(space, options)
+    data = in_both_precisions(space, options)
     if options.n_effective is None:
         return data
     n, length, weight = int(rows.n_rows), len(rows.weight), rows.weight
     fold = np.pad(penalty.folds_of(rows.label[:n]), (0, length - n), constant_values=-1)
     if fold.max() < 0:
         return data
-    # Rough minima are what is compared, in single precision; steps are not damped.
-    rough = space
-    if isinstance(space, Whitened):
-        x = space.single
-        rough = Whitened(space.rows._replace(x=x), x, space.squares, None, None)
-    cast, folds = np.float32, []
-    alpha, intercept = cast(options.alpha), cast(options.intercept)
-    given = options._replace(alpha=alpha, intercept=intercept, damping=0.0)
+    # Rough minima are what is compared; steps are not damped.
+    rough, folds = data.rough, []
+    given = rough.options._replace(damping=0.0)
     for k in range(fold.max() + 1):
         kept = np.where(fold == k, 0, weight)
         share = float(kept.sum())
-        part = on_devices((kept / share).astype(cast), options)
-        if isinstance(space, Whitened):
-            without = rough._replace(rows=rough.rows._replace(weight=part))
-        else:
-            without = rough._replace(weight=part, intercept=intercept)
-        folds.append(NewtonData(without, given, 1 / share))
+        part = on_devices((kept / share).astype(np.float32), options)
+        without = rough.space._replace(weight=part)
+        folds.append(NewtonData(without, given, factor=1 / share))
     # The rows that are left out, and others, up to one of a few numbers of rows.
     counts = np.where(fold >= 0, weight * options.n_effective, 0).astype(weight.dtype)
     own, numbers = None, [rows.label, counts, fold]
@@ -142,6 +133,20 @@ def left_out(space, rows, options):
     judges = penalty.Judges(*numbers, shift.astype(weight.dtype))
     n_judged = float(counts.sum())
     return data._replace(folds=tuple(folds), own=own, judges=judges, n_judged=n_judged)
+
+
+def in_both_precisions(space, options):
+    """The data of a fit, also in single precision for as much as that resolves.
+
+    Its rounding changes no component of the gradient by more than its epsilon times the
+    largest standard deviation, by the inequality of Cauchy and Schwarz.
+    """
+    cast, (rough, largest) = np.float32, space.in_single()
+    lost = np.finfo(cast).eps * max(1.0, largest)
+    alpha, intercept = cast(options.alpha), cast(options.intercept)
+    tol = cast(max(options.tol, lost))
+    given = options._replace(alpha=alpha, intercept=intercept, tol=tol)
+    return NewtonData(space, options, NewtonData(rough, given, lost=lost))
 
 
 class NewtonSettings(NamedTuple):
@@ -163,13 +168,16 @@ moved_by = in_either_library(add)
 def init(data, net, options):
     """Evaluate the head to start from."""
     if data.folds:
-        rough, alpha = data.folds[0], float(data.options.alpha)
-        state = evaluated(rough, in_precision_of(rough.options, net), alpha)
+        alpha = float(data.options.alpha)
+        state = evaluated(data.folds[0], net, alpha)
         return Search((state,), net, sys.float_info.max, alpha)
     if options.n_effective is None:
-        return first_state(data, net, float(options.alpha))
+        state = first_state(data, net, float(options.alpha))
+        ended = state.grad_max <= data.rough.options.tol
+        return state._replace(slope=0.0) if ended else state
     alpha = float(data.options.alpha) / 10  # the prior alone chooses
-    return evaluated(data, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
+    state = evaluated(data.rough, net, alpha)
+    return state._replace(path=((alpha, 0.0, 1.0),))
 
 
 def objective(data, net, alpha):
@@ -178,14 +186,17 @@ def objective(data, net, alpha):
     return data.space.evaluate(net, alpha, data.options.intercept)
 
 
-def evaluated(data, net, alpha, before=None):
-    """The state of a head at a penalty, with the preconditioner of one before."""
+def evaluated(data, net, alpha):
+    """The state of a head at a penalty."""
+    kind = data.options.alpha.dtype
+    if net.bias.dtype != kind:
+        net = NumPy.tree_map(lambda array: np.asarray(array, kind), net)
+        if isinstance(net, Combination):
+            image, _ = data.space.heads.image(net.rows, net.start)
+            net = net._replace(image=image)
     found = objective(data, net, alpha)
     loss, grad_max = float(found.loss), float(found.grad_max)
-    state = NewtonState(net, loss, found.gradient, grad_max, loss, alpha)
-    if before is not None:
-        state = state._replace(inverses=before.inverses, spent=before.spent)
-    return state
+    return NewtonState(net, loss, found.gradient, grad_max, loss, alpha, data.lost)
 
 
 def first_state(data, net, alpha):
@@ -196,29 +207,39 @@ def first_state(data, net, alpha):
     if len(data.known) > 1:
         last, known, loss = data.known[-1]
         loss += (alpha - last) / 2 * float(np.sum(data.space.squares * known.weight**2))
-        further = in_precision_of(data.options, extrapolated(data.known, alpha))
-        state = evaluated(data, further, alpha, data.before)
+        further = extrapolated(data, alpha)
+        state = evaluated(data.rough, further, alpha)
         if state.loss <= loss:
             return state
-    return evaluated(data, net, alpha, data.before)
+    return evaluated(data.rough, net, alpha)
 
 
 def with_minimum(data, state):
-    """The data with a minimum more, for a polynomial of degree three through four."""
+    """The data with a minimum more, for a parabola through three."""
     known = [each for each in data.known if each[0] != state.alpha]
-    known = (*known[-3:], (state.alpha, state.net, state.loss))
-    return data._replace(known=known, before=state)
+    known = (*known[-2:], (state.alpha, state.net, state.loss))
+    return data._replace(known=known)
 
 
-def extrapolated(known, alpha):
-    """The head at a penalty by the polynomial in its logarithm through others."""
-    at, nodes = np.log(alpha), np.log([a for a, *_ in known])
+def extrapolated(data, alpha):
+    """The head at a penalty by a parabola through the last minima.
+
+    Heads grow like the inverse of a large penalty and like the logarithm of a small
+    one. In between, it is the curvature along the first axis where classes are alike.
+    """
+    known = data.known
+    squares = np.asarray(data.space.squares)
+    between = np.max(1 / squares, where=squares > 0, initial=0) / len(known[0][1].bias)
+    at, *nodes = np.log1p(between / np.array([alpha, *(a for a, *_ in known)]))
     shares = [
         np.prod([(at - o) / (own - o) for o in np.delete(nodes, k)])
         for k, own in enumerate(nodes)
     ]
     parts = zip(*(net for _, net, _ in known), strict=True)
-    return AffineHead(*(np.tensordot(shares, each, axes=1) for each in parts))
+    found = [np.tensordot(shares, each, axes=1) for each in parts]
+    if len(found[1]) > 1:  # rounding of what all classes share would grow
+        found = [each - each.mean(axis=-1, keepdims=True) for each in found]
+    return AffineHead(*found)
 
 
 def step(data, state, options):
@@ -228,7 +249,7 @@ def step(data, state, options):
         state, report = _search(data, state)
     else:
         before = state.criterion
-        state, report = newton_step(data, state)
+        state, report = finer_step(data, state)
         if state.path and report.stop != "non_finite":
             # Heads of different penalties do not compare: the last one is the best.
             state = state._replace(criterion=before - 1)
@@ -236,6 +257,20 @@ def step(data, state, options):
     if isinstance(state, Search):  # whose best head is evaluated on all rows at the end
         seconds *= 2
     return state._replace(next_seconds=seconds), report
+
+
+def finer_step(data, state):
+    """A Newton step: in single precision while the gradient falls, then in full."""
+    if state.net.bias.dtype == data.options.alpha.dtype:
+        return newton_step(data, state)
+    if state.slope < 0:
+        found, report = newton_step(data.rough, state)
+        if report.stop or not found.grad_max < state.grad_max:
+            found = found._replace(slope=0.0)
+        return found, report._replace(stop=None)
+    finer = evaluated(data, state.net, state.alpha)
+    kept = {"criterion": state.criterion, "path": state.path}
+    return newton_step(data, finer._replace(**kept))
 
 
 def newton_step(data, state):
@@ -250,7 +285,7 @@ def newton_step(data, state):
         cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
         last=np.float32(min(float(options.tol) / (2 * state.grad_max or 1), 0.5)),
     )
-    state, direction, slope, iterations = data.space.direction(state, settings)
+    direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)
     eps = float(np.finfo(options.alpha.dtype).eps)
     rounding = 8 * eps * abs(state.loss)
@@ -288,9 +323,7 @@ def newton_step(data, state):
         stop = "non_finite"
     elif float(evaluation.grad_max) <= float(options.tol):
         stop = "tol"
-    if resolved or not moved:
-        criterion = loss
-    else:  # rounding errors hide the fall of the loss, but the gradient fell
+    if moved:  # to a better head, also where rounding hides the fall of the loss
         criterion = min(loss, math.nextafter(criterion, -math.inf))
     state = state._replace(
         net=net,
@@ -299,7 +332,6 @@ def newton_step(data, state):
         grad_max=float(evaluation.grad_max),
         criterion=criterion,
         slope=0.0 if stop else slope,
-        spent=state.spent + iterations,
         last_step=direction if moved else state.last_step,
     )
     report = head_report(
@@ -323,7 +355,7 @@ def _search(data, search):
         if k == len(heads):  # one after the other, from the head of the fold before
             if not heads[-1].settled:
                 break
-            heads.append(evaluated(fold, heads[-1].net, search.alpha, heads[-1]))
+            heads.append(evaluated(fold, heads[-1].net, search.alpha))
         if heads[k].settled:
             continue
         heads[k], report = newton_step(fold, heads[k])
@@ -331,8 +363,7 @@ def _search(data, search):
             break
     # Before a penalty has been judged, the last head is the best.
     criterion = math.inf if search.path else math.nextafter(search.criterion, 0)
-    net = in_precision_of(data.options, heads[0].net)
-    search = search._replace(heads=tuple(heads), net=net, criterion=criterion)
+    search = search._replace(heads=tuple(heads), net=heads[0].net, criterion=criterion)
     if report.stop == "non_finite":
         return search, report
     if len(heads) == len(data.folds) and all(state.settled for state in heads):
@@ -340,17 +371,11 @@ def _search(data, search):
     return search, report._replace(stop=None)
 
 
-def in_precision_of(options, net):
-    """A head in the precision of the fit, or of its folds, as arrays of NumPy."""
-    kind = options.alpha.dtype
-    return library_of(net).tree_map(lambda array: np.asarray(array, kind), net)
-
-
 def _next_penalty(data, search):
     """Extend the path by what is said of the heads, and go on to the next penalty."""
     heads, before = search.heads, search.alpha
-    nets = [in_precision_of(data.options, state.net) for state in heads]
-    logits = tuple(data.space.logits(net, data.own) for net in nets)
+    kind, space = data.options.alpha.dtype, data.rough.space
+    logits = tuple(space.logits(state.net, data.own).astype(kind) for state in heads)
     temperature = switches.on("heads.temperature")
     loss, factor = penalty.left_out_loss(logits, data.judges, temperature)
     judged = -float(loss) if math.isfinite(loss) else -math.inf
@@ -359,16 +384,12 @@ def _next_penalty(data, search):
     criteria = [-value for value in penalty.log_posteriors(path)]
     best = heads if criteria[-1] == min(criteria) else search.likeliest
     if last:
-        net = in_precision_of(data.options, best[0].net)
-        if isinstance(data.space, SparseRows):  # whose logits are those of the folds
-            image, _ = data.space.heads.image(net.rows, net.start)
-            net = net._replace(image=image)
-        state = evaluated(data, net, alpha, heads[0])
+        state = evaluated(data.rough, best[0].net, alpha)
         least = min(criteria) if math.isfinite(min(criteria)) else 0.0
         return state._replace(path=path, criterion=least)
     folds = zip(data.folds, best, strict=True)
     return search._replace(
-        heads=tuple(evaluated(f, state.net, alpha, state) for f, state in folds),
+        heads=tuple(evaluated(f, state.net, alpha) for f, state in folds),
         criterion=criteria[-1],
         alpha=alpha,
         path=path,
@@ -388,24 +409,24 @@ def penalty_of_best(state):
 # --- a path of penalties -------------------------------------------------------------
 
 
-def minima(data, weight, alphas, net, max_iter, before=None):
+def minima(data, weight, alphas, net, max_iter):
     """Yield the minima for ever smaller penalties, of the rows that have a weight.
 
-    With the state of each come its number of steps and whether it is a minimum. That
-    ``before``, of other weights, has a preconditioner that may serve here too.
+    With the head of each come its number of steps and whether it is a minimum.
     """
-    rows, own = data.space.rows, np.flatnonzero(weight)
-    rows = rows._replace(x=rows.x[own], label=rows.label[own], weight=weight[own])
-    space = data.space._replace(rows=rows, single=data.space.single[own])
-    data = data._replace(space=space, before=before)
+    space, own = data.space, np.flatnonzero(weight)
+    x, label, single = space.x[own], space.label[own], space.single[own]
+    space = space._replace(x=x, label=label, weight=weight[own], single=single)
+    data = in_both_precisions(space, data.options)
     for alpha in alphas:
-        state, n_iter = first_state(data, net, alpha), 0
-        stop = "tol" if state.grad_max <= data.options.tol else None
-        while stop is None and n_iter < max_iter:
-            state, report = newton_step(data, state)
+        state, n_iter, stop = first_state(data, net, alpha), 0, None
+        while not (found := state.grad_max + state.lost <= data.options.tol):
+            if stop is not None or n_iter == max_iter:
+                break
+            state, report = finer_step(data, state)
             n_iter, stop = n_iter + 1, report.stop
         net, data = state.net, with_minimum(data, state)
-        yield state, n_iter, stop in ("tol", "rounding", "line_search")
+        yield net, n_iter, found or stop in ("rounding", "line_search")
 
 
 NEWTON = Algorithm("fgn_newton", init, step)

@@ -103,12 +103,13 @@ def best_factor(logits, label, weight, search=True):
     """Cross-entropy of rows at the best factor of the logits, and that factor.
 
     It is one at least: a factor below one says that the penalty is too small. As rows
-    that are predicted without error would ask for an infinite one, one row more counts,
-    like all of them on average and of any class (Laplace's rule of succession).
+    that are predicted without error would ask for an infinite one, half a row more
+    counts, like all of them on average and of any class: of such rules, this one costs
+    least at worst (Krichevsky and Trofimov, 1981).
     """
     library, n_classes = library_of((logits, label, weight)), max(logits.shape[1], 2)
     xp, zero = library.xp, 0 * total(weight.sum())
-    share = 1 / xp.maximum(total(weight.sum()), 1)
+    share = 0.5 / xp.maximum(total(weight.sum()), 1)
     along = derivatives_along(logits, logits, label, weight)
 
     def lead(found, logits, label, weight):  # of the labels' logits over the others'

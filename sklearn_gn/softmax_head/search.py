@@ -51,7 +51,7 @@ class FGNSoftmaxHeadCV(
     Model, objective and ``C`` are the same as for multinomial
     :class:`~sklearn.linear_model.LogisticRegression`. Each minimum starts from the
     minima at larger penalties before it, and all folds share the principal axes of the
-    features and the preconditioner of the Newton steps.
+    features.
 
     Parameters
     ----------
@@ -211,14 +211,11 @@ class FGNSoftmaxHeadCV(
         paths, converged, scorer = [], True, self._scorer()
         given = X, code, np.arange(len(X)), share, total
         task = problem.newton_task(head, FGNNewton(), *given)
-        last = None
 
         def minima(own, alphas, net=None):
-            nonlocal last
             given = own[task.order] / own.sum(), alphas, task.start(net, *zero)
-            for found in newton.minima(task.rows, *given, self.max_iter, last):
-                last, *others = found
-                attributes = task.coefficients(last.net)
+            for found, *others in newton.minima(task.rows, *given, self.max_iter):
+                attributes = task.coefficients(found)
                 yield attributes["coef_"], attributes["intercept_"], *others
 
         for k, (train, test) in enumerate(zip(trains, tests, strict=True)):

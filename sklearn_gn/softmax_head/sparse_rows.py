@@ -142,7 +142,7 @@ class Combinations:
         if one.image is None:
             one, other = other, one
         found = np.vdot(one.image, other.rows) + one.bias @ other.bias
-        if other.start:
+        if self.start is not None:
             along = np.vdot(self.start_image, one.rows) + one.start * self.start_square
             found += other.start * along
         return float(found)
@@ -169,6 +169,12 @@ class SparseRows(NamedTuple):
     label: np.ndarray
     weight: np.ndarray
     intercept: np.ndarray
+
+    def in_single(self):
+        """Return the rows in single precision, and the largest size of a feature."""
+        weight, intercept = map(np.float32, (self.weight, self.intercept))
+        largest = np.sqrt(np.max(self.weight @ self.heads.x.power(2)))
+        return self._replace(weight=weight, intercept=intercept), float(largest)
 
     def logits(self, net, numbers):
         """Return the logits of some rows."""
@@ -263,7 +269,7 @@ class SparseRows(NamedTuple):
         digits = np.finfo(p.dtype).nmant
         length, *_ = line_minimum(derivatives, slope, flat=forcing, max_iter=digits)
         found = NumPy.tree_map(lambda a: a.dtype.type(length) * a, found)
-        return state, found, length * slope, iterations
+        return found, length * slope, iterations
 
     def _of_intercepts(self, p, gradient, damping):
         """The Hessian of the intercepts, and something for what it leaves open.

@@ -10,15 +10,14 @@ are very many, and where features are of very different size. Gradient and loss 
 precision of the fit; for the direction of a step, and the least loss along it, single
 precision is enough here.
 
-The preconditioner of the Newton systems is the mean curvature of a class plus the
-penalty, or the diagonal block of the Hessian for each class. That one pays where as
-many iterations would follow as it costs.
+The preconditioner of the Newton systems is the curvature of a class plus the penalty.
 """
 
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.linalg import norm
 from scipy import sparse
 from scipy.special import softmax
 
@@ -128,7 +127,9 @@ def evidence(x, label, weight):
 class Whitened(NamedTuple):
     """Weighted rows in whitened coordinates, and what heads there are of x."""
 
-    rows: BatchedRows  # of z
+    x: Array  # (L, r)  z
+    label: Array  # (L,)
+    weight: Array  # (L,)
     single: Array  # (L, r)  z in single precision
     squares: Array  # (r, 1)  |basis e_j|^2
     # (d, r), or (d,) of a diagonal, or (L, r): the basis is then the centred rows
@@ -136,26 +137,28 @@ class Whitened(NamedTuple):
     # None where heads lead nowhere else.
     basis: Array | None
     dual: Array | None
+    counted: None = None  # as weights are those of the rows
+
+    def in_single(self):
+        """Return the rows in single precision, and the largest standard deviation."""
+        dual = np.asarray(self.dual)
+        largest = np.max(norm(dual, axis=1) if dual.ndim == 2 else dual)
+        weight, dual = single((self.weight, self.dual))
+        rows = self._replace(x=self.single, weight=weight, basis=None, dual=dual)
+        return rows, float(largest)
 
     def logits(self, net, numbers):
         """Return the logits of some rows."""
-        return values_of(net, self.rows.x, numbers)
+        return values_of(net, self.x, numbers)
 
     def evaluate(self, net, alpha, intercept):
         """The objective of a head, its gradient, and the mean traces."""
-        return evaluate(net, self.rows, alpha, intercept, self.squares, self.dual)
+        return evaluate(net, self, alpha, intercept, self.squares, self.dual)
 
     def direction(self, state, settings):
-        """The state, a Newton step, its slope, and the iterations that it took."""
-        # Of as many iterations as the blocks of the preconditioner cost, a part would
-        # have been saved. They take no more memory than dense rows and their logits.
-        (n, r), m = self.single.shape, len(state.net.bias)
-        if state.spent >= (r + r**2 / n) / 4 and m * (r + 1) ** 2 <= n * (r + m):
-            inverses = class_blocks(state.net, self, settings)
-            state = state._replace(inverses=inverses, spent=0)
+        """A Newton step, its slope, and the iterations that it took."""
         last = state.last_step if settings.damping else None  # which makes steps short
-        given = state.net, state.gradient, self, settings, state.inverses, last
-        return state, *newton_direction(*given)
+        return newton_direction(state.net, state.gradient, self, settings, last)
 
 
 class Coordinates(NamedTuple):
@@ -267,22 +270,8 @@ def in_coordinates(x, basis):
 # --- the Newton system ---------------------------------------------------------------
 
 
-def system_at(net, data, settings):
-    """Probabilities, weights, penalty, and it with damping, and more of a system."""
-    found = single(
-        (
-            data.rows.weight,
-            times(settings.alpha, data.squares),
-            times(settings.alpha + settings.damping, data.squares),
-            settings.damping,
-            settings.intercept,
-        )
-    )
-    return all_probabilities(single(net), data.single), *found
-
-
 @in_either_library
-def newton_direction(net, gradient, data, settings, inverses=None, last=None):
+def newton_direction(net, gradient, data, settings, last=None):
     """Inexact Newton step in single precision, its slope, and the iterations.
 
     Where ``last``, the step before, is given, the direction has the least undamped
@@ -293,8 +282,13 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
     size, _ = gradient_norms(gradient)
     size = xp.where(size > 0, size, 1)
     right = single(library.tree_map(lambda g: -g / size, gradient))
-    system = system_at(net, data, settings)
-    p, weight, penalty, shift, damping, intercept = system
+    given = data.weight, settings.damping, settings.intercept
+    weight, damping, intercept = single(given)
+    penalty, shift = (
+        single(times(alpha, data.squares))
+        for alpha in (settings.alpha, settings.alpha + settings.damping)
+    )
+    p = all_probabilities(single(net), x)
     curvature, undamped = class_curvature(p, weight), 0 * damping
     # The bias of a class without probability has a gradient and no curvature: it goes
     # no farther than probabilities of single precision do.
@@ -319,13 +313,9 @@ def newton_direction(net, gradient, data, settings, inverses=None, last=None):
 
     def precondition(r):
         r = xp.concatenate([r.weight, r.bias[None]])
-        # What moves all classes alike changes no probability. The blocks do not know
-        # this, and would lead CG there.
+        # What moves all classes alike changes no probability.
         common = xp.sum(r, axis=1, keepdims=True) / m if m > 1 else 0 * r
-        if inverses is None:
-            solved = (r - common) * bends
-        else:
-            solved = xp.matmul(inverses, (r - common).T[:, :, None])[:, :, 0].T
+        solved = (r - common) * bends
         if m > 1:
             moved = xp.sum(solved, axis=1, keepdims=True) / m
             solved = solved - moved + common * alike[:, None]
@@ -370,32 +360,6 @@ def class_curvature(p, weight):
     found = total(over_blocks(add_block, start, (p, weight), p.shape[1]))
     found = to_columns(found)
     return xp.maximum(found, xp.finfo(p.dtype).eps * xp.max(found))
-
-
-@in_either_library
-def class_blocks(net, data, settings):
-    """Inverses (m, r + 1, r + 1) of the diagonal blocks of the Hessian, one a class."""
-    x, library = data.single, library_of(data.single)
-    system, xp = system_at(net, data, settings), library.xp
-    p, weight, _, shift, damping, intercept = system
-    eps = xp.finfo(x.dtype).eps
-    least = eps * xp.max(class_curvature(p, weight))
-    shift = xp.append(shift[:, 0] + least, damping + least)
-    keep = xp.append(xp.ones(x.shape[1], x.dtype), intercept)
-
-    def block(curvature):
-        root = xp.sqrt(curvature)[:, None]
-        rows = xp.append(x * root, root, axis=1)
-        matrix = total(library.symmetric_product(rows.T)) + xp.diag(shift)
-        scale = library.rsqrt(xp.diagonal(matrix))
-        matrix = matrix * scale[:, None] * scale[None, :]
-        found = factors.factor(matrix, len(matrix) * eps, overwrite=True)
-        # A root R of the inverse, R^T R, lower triangular up to a scale of its columns.
-        root = found.inverse_root() * (scale * keep)[None, :]
-        return root.T @ root
-
-    curvature = to_columns(p * (1 - p) * weight[:, None])
-    return library.map(block, curvature.T)
 
 
 def least_of_both(product, right, step, last):
