@@ -44,7 +44,9 @@ from sklearn_gn.linalg.factors import factor
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
 NOISES = (1e-4, 0.1)  # first variances of the noise
-_ADDITIVE, _SLOPE = 0.1, 0.1  # first variances of a single feature and a linear term
+_FIRST = (
+    0.1  # first variance of the functions of single features and of the linear term
+)
 _ROWS_OF_A_SINGLE = 10  # whose factorisation takes as long as the part of a feature
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
@@ -213,7 +215,7 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
     """
     features = list(features)
     of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
-    linear = _SLOPE * (1 + x @ x.T)
+    linear = _FIRST * (1 + x @ x.T)
     own, lowest, value = [], [], np.zeros(len(of_lengths))
     for j in features:
         for i, rho in enumerate(np.exp(of_lengths)):
@@ -231,11 +233,11 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
         """Return the best kernel from the best start with these lengths."""
         starts, kinds = [], [(_TINY, Singles.of(x, ()))]
         if singles:
-            kinds.append((_ADDITIVE, Singles.of(x, singles)))
+            kinds.append((_FIRST, Singles.of(x, singles)))
         for logs, noise, (additive, some) in product(lengths, noises, kinds):
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = logs
-            start = np.append(rho, np.log([additive, _SLOPE, noise]))
+            start = np.append(rho, np.log([additive, _FIRST, noise]))
             starts.append((start, x, y, count, some))
         value = [evidence_and_slope(*start)[0] for start in starts]
         return best_kernel(*starts[int(np.argmin(value))], steps, tol=1e-4)
