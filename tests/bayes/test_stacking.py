@@ -37,23 +37,6 @@ def test_few_rows_do_not_tell_models_apart():
     assert 0.3 < found[1] < 0.5
 
 
-def test_a_model_is_worth_its_place_where_it_raises_the_density():
-    rng = np.random.default_rng(0)
-    weight = rng.uniform(1, 2, 300)
-    known = rng.normal(size=(2, 300, 3))
-    knows_more = known[:1] + rng.normal(size=(1, 300, 3))  # on half of the rows
-    for more, expected in (
-        (known[:1], False),
-        (known[:1] - 1, False),
-        (knows_more, True),
-    ):
-        found = np.concatenate([known, more])
-        assert stacking.is_worth(found, weight, 300.0) == expected
-    share = stacking.weights_of_targets(known, weight, 300.0)
-    for target, own in zip(np.moveaxis(known, 2, 0), share.T, strict=True):
-        np.testing.assert_allclose(own, stacking.weights(target.T, weight, 300.0))
-
-
 @pytest.mark.parametrize("freedom", [4.0, 1000.0])
 def test_densities_are_those_of_the_best_t_distribution(freedom):
     rng = np.random.default_rng(1)
