@@ -103,8 +103,7 @@ def _tables_of(model, lower, upper):
         lower: segments["slope_lower"],
         upper: segments["slope_upper"],
     }
-    if "quadratic" in segments:
-        lines["quadratic"] = segments["quadratic"]
+    lines |= {name: segments[name] for name in ("quadratic",) if name in segments}
     return breakpoints, lines
 
 
