@@ -28,8 +28,8 @@ print(problem.domain)
 # The Laplacian is propagated through the network by hand, so that its cost grows with
 # the number of axes and not with its square. The points are redrawn in every iteration:
 # some hundred do not represent a space of eleven axes, but all that the fit has seen
-# do. The fit stops at ``max_iter`` while the loss still falls, and a ConvergenceWarning
-# says so.
+# do. The fit stops at ``max_iter``, to be quick; the ConvergenceWarning says what would
+# take it further, a larger network.
 
 from sklearn_gn import PINNSolver
 

@@ -99,9 +99,8 @@ def warn_of_number(model, outlying=()):
         warn_user(finding.text)
     elif is_correlated(model) and (none_left or model.autocorrelation is None):
         warn_user(
-            "Neighbouring residuals are correlated "
-            f"({model.residual_correlation_:.2f}), so the number of breakpoints means "
-            "little; diagnose() says what to do."
+            f"Neighbouring residuals correlate ({model.residual_correlation_:.2f}): "
+            "the number of breakpoints means little; diagnose() says what to do."
         )
 
 
