@@ -7,7 +7,7 @@ nuisance parameter is present only under the alternative", 1987).
 - Under normal noise of one variance, the distribution of F depends on the positions of
   the rows alone, and is drawn: the products of the residual with the new pieces are
   jointly normal, with a covariance that is known. Davies' bound is that of the search
-  penalty, :mod:`sklearn_gn.segmented.selection`. The score test is that of one column,
+  penalty, :mod:`sklearn_gn.segmented.criteria`. The score test is that of one column,
   the sum of the new ones of all positions (Muggeo, "Testing with a nuisance parameter
   present only under the alternative", 2016).
 - Under unequal noise the statistic is ``S' V^-1 S`` of the products S of the residuals
