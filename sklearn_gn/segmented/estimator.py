@@ -339,14 +339,14 @@ class SegmentedRegressor(
         x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
         prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
         options = preparation.options_of(self, kind)
-        preparation.check_inside(prepared[0], options.known, kind)
+        if len(options.known):
+            preparation.check_inside(prepared[0], options.known, kind)
         if len(prepared) > 1:
             fit_columns(self, prepared, options, kind, y_std)
             return self
         (prepared,) = prepared
         found = find_of_one(self, prepared, options, kind, y)
         scale = fitted.set_fit(self, prepared, kind, *found)
-        self._kept = prepared, options
         fitted.judge_rows(self, X, y, prepared, options, scale)
         return self
 

@@ -7,7 +7,7 @@ nuisance parameter is present only under the alternative", 1987).
 - Under normal noise of one variance, the distribution of F depends on the positions of
   the rows alone, and is drawn: the products of the residual with the new pieces are
   jointly normal, with a covariance that is known. Davies' bound is that of the search
-  penalty, :mod:`sklearn_gn.segmented.selection`. The score test is that of one column,
+  penalty, :mod:`sklearn_gn.segmented.criteria`. The score test is that of one column,
   the sum of the new ones of all positions (Muggeo, "Testing with a nuisance parameter
   present only under the alternative", 2016).
 - Under unequal noise the statistic is ``S' V^-1 S`` of the products S of the residuals
@@ -242,23 +242,18 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
         basis = found.half.T @ (root[:, None] * old).T
         residual = lfilter([1], whiten, signs * innovation)
         residual = factor * (residual - (residual @ basis.T) @ basis)
-        square = lfilter(whiten, 1, residual) ** 2
-        drawn = _with_own_variance(drawn, square, later @ inverse, known)
+        square, later = lfilter(whiten, 1, residual) ** 2, later @ inverse
+        # V of every draw, from its squared innovations.
+        outer = later[..., :, None] * later[..., None, :]
+        variance = square @ np.swapaxes(outer, 0, 1).reshape(n, c * m * m)
+        variance = variance.reshape(-1, c, m, m) + np.eye(m) * ~known[:, None]
+        solved = factors.solve_general(variance, drawn[..., None])
+        if np.isnan(solved).any():  # a draw of so few rows that it leaves no residuals
+            solved = np.linalg.pinv(variance, hermitian=True) @ drawn[..., None]
+        drawn = np.sum(drawn * solved[..., 0], axis=2)
     else:
         drawn = np.sum(drawn**2, axis=2)
     p_value = (1 + np.sum(drawn.max(axis=1) >= statistic)) / (1 + n_draws)
     plain = scan(problem)
     best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
     return BreakpointTest(float(statistic / m), float(p_value), float(best))
-
-
-def _with_own_variance(drawn, square, later, known):
-    """Return the statistics (n_draws, c), with V from the squared innovations."""
-    c, n, m = later.shape
-    outer = later[..., :, None] * later[..., None, :]
-    variance = square @ np.swapaxes(outer, 0, 1).reshape(n, c * m * m)
-    variance = variance.reshape(-1, c, m, m) + np.eye(m) * ~known[:, None]
-    solved = factors.solve_general(variance, drawn[..., None])
-    if np.isnan(solved).any():  # a draw of so few rows that it leaves no residuals
-        solved = np.linalg.pinv(variance, hermitian=True) @ drawn[..., None]
-    return np.sum(drawn * solved[..., 0], axis=2)

@@ -96,6 +96,7 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
 
 def judge_rows(model, X, y, prepared, options, scale):
     """Set what the rows of a fit of one feature say of it, and warn of them."""
+    model._kept = prepared, options
     rows, order, fit = prepared.rows, prepared.order, model._fit
     size, center = fit.scaling.y_size, fit.scaling.y_center
     of_fit = rows.y * size + center, size * inference.residuals(fit, rows)

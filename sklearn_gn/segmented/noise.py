@@ -17,12 +17,12 @@ import numpy as np
 
 from sklearn_gn.bayes.evidence_gn import SOME_ROWS
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
-from sklearn_gn.bayes.linear_evidence import noise_scale
+from sklearn_gn.bayes.linear_evidence import linear_model, noise_scale
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim import solver
 from sklearn_gn.segmented import inference, least_squares
 from sklearn_gn.segmented.preparation import with_known
-from sklearn_gn.segmented.problem import EXACT, spread
+from sklearn_gn.segmented.problem import EXACT, HALF, spread
 
 # --- correlated noise ----------------------------------------------------------------
 
@@ -118,17 +118,22 @@ def with_own_precisions(prepared, options, t):
     line = least_squares.solve_design(form, some, t)
     if not line.rss > EXACT * (some.weight @ some.y**2):
         return prepared
-    columns = least_squares.design(form, some.x, some.linear, t)
-    leverage, total = np.sum((columns @ line.half) ** 2, axis=1), some.weight.sum()
-    x, y = np.column_stack([some.x, some.linear]), some.y[:, None]
-    some = solver.Rows(x, y, some.weight / total)
-    values = y - line.residual[:, None]
-    left_out = left_out_errors(values, leverage, some, total)
-    scale = noise_scale(values[:, :0], left_out, some, total, None)
-    if scale is None or not scale.share > 0:
+    columns, total = (
+        least_squares.design(form, some.x, some.linear, t),
+        some.weight.sum(),
+    )
+    leverage = np.minimum(some.weight, 1) * np.sum((columns @ line.half) ** 2, axis=1)
+    squares = line.residual**2 / np.maximum(1 - leverage, np.finfo(float).eps)
+    weight = some.weight / total
+    # The square of one error says little, and least where it is next to nothing.
+    target = np.log(squares / (weight @ squares) + 1 / total)[:, None]
+    x = np.column_stack([some.x, some.linear])
+    found = linear_model(solver.Rows(x, target, weight), total)
+    if found is None:
         return prepared
-    features = np.column_stack([rows.x, rows.linear])
-    logs = np.clip(scale.coef[0] + features @ scale.coef[1:], *scale.limits)[:, 0]
+    logs = np.column_stack([rows.x, rows.linear]) @ found.coef[1:, 0]
+    if np.ptp(logs) <= HALF:
+        return prepared
     weight = rows.weight * np.exp(logs.min() - logs)
     weight *= rows.weight.sum() / weight.sum()
     return prepared._replace(rows=rows._replace(weight=weight), has_precisions=True)
