@@ -106,7 +106,8 @@ def parameters(model):
 
 def kernels(mesh, n):
     batches = sampled(n)
-    settings = type("Settings", (), {"mesh": mesh})
+    placed = type("Steps", (), {"mesh": mesh})
+    settings = type("Settings", (), {"steps": placed})
     with backend.scope("float64"):
         batches = iteration.on_devices(batches, settings)
         loss = iteration.losses_of_classes(model, net, batches).sum()

@@ -250,9 +250,8 @@ def what_is_missing(now, rules, training, fresh, net):
     lowest = level.falls[-1]
     exhausted = lowest <= EXHAUSTED_LOSS * first
     lacks_points = rules.points and fresh > FAR * training
-    if not is_flat(
-        level.falls, FEW_ITERATIONS if lacks_points or exhausted else _PATIENCE
-    ):
+    patience = FEW_ITERATIONS if lacks_points or exhausted else _PATIENCE
+    if not is_flat(level.falls, patience):
         return None
     pays = lowest <= FALL * level.before or lowest > SOLVED_LOSS * first
     if pays and not exhausted and switches.on("pinn.growth"):

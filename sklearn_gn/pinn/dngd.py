@@ -37,7 +37,7 @@ import numpy as np
 
 from sklearn_gn.arrays.collectives import all_rows, n_devices, own_rows, total
 from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
-from sklearn_gn.arrays.trees import add, dimension, norm
+from sklearn_gn.arrays.trees import add, dimension, norm, select
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.factors import factor, spectrum
 from sklearn_gn.linalg.krylov import conjugate_gradient
@@ -70,9 +70,8 @@ def step(points, state, settings):
         squares = sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(state.net))
         region = Region(np.sqrt(squares), np.asarray(np.nan))
     in_double = state.iteration >= solver.single_precision_iter
-    net, batches, region = cast(
-        (state.net, state.batches, region), settings.dtype if in_double else np.float32
-    )
+    precision = settings.dtype if in_double else np.float32
+    net, batches, region = cast((state.net, state.batches, region), precision)
     model = settings.models[state.stage]
     # 2 and 3. Residuals, Jacobian and Gramian.
     batches = iteration.on_devices(batches, settings)
@@ -311,9 +310,7 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
         acceleration, more = inverse(pulled_back(bend))[:2]
         acceleration, inner = change(acceleration), inner + more
         short = 2 * norm(acceleration) <= _SHORT * length
-        step = library.tree_map(
-            lambda v, a: library.xp.where(short, v + a / 2, v), step, acceleration
-        )
+        step = select(short, add(step, 0.5, acceleration), step)
 
     def evaluated(step):
         new, losses, actual = _effect(model, net, batches, r, step)
@@ -329,9 +326,8 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
         return found
     correction = change(inverse(pulled_back(new - (r + image)))[0])
     _, second = evaluated(add(step, 1, correction))
-    return library.cond(
-        second.loss < found.loss, lambda x: x[1], lambda x: x[0], (found, second)
-    )
+    lower, both = second.loss < found.loss, (found, second)
+    return library.cond(lower, lambda x: x[1], lambda x: x[0], both)
 
 
 def _residuals_after(model, net, batches, size, step):

@@ -74,9 +74,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Number of collocation points of all conditions together, in equal parts. "auto":
         grows with ``n_interior``, or 200.
     sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
-        How points are drawn. "residual" draws half of the interior points where the
-        residual is large, and keeps all others. "auto" does so if the fit chooses
-        layers or points.
+        How points are drawn. "residual" redraws only half of the interior points, where
+        it is large. "auto" does so if the fit chooses layers or points.
     resample : int, "drift" or None, default=5
         Redraw the points every ``resample`` iterations; "drift": when the loss on fresh
         points is twice the training loss; None: never.

@@ -309,9 +309,8 @@ def _network_of_before(solver, new):
     ]
     if not (isinstance(solver.hidden_layer_sizes, str) and ends[0] == ends[1]):
         before = last
-        shapes, wanted = (
-            [np.shape(leaf) for leaf in backend.leaves(net)] for net in (last, new)
-        )
+        both = backend.leaves(last), backend.leaves(new)
+        shapes, wanted = (list(map(np.shape, leaves)) for leaves in both)
         if shapes != wanted:
             raise ValueError(
                 "warm_start=True continues with a network of the previous layers, "
@@ -335,10 +334,8 @@ def _check_memory(settings, net, data):
     elif steps.solver.name != "dngd":
         return
     else:  # rows of the Jacobian, a layer's at a time, and the matrix with its factor
-        numbers, small = (
-            n_residuals * max(map(np.size, net.layers)),
-            min(n_residuals, n),
-        )
+        numbers = n_residuals * max(map(np.size, net.layers))
+        small = min(n_residuals, n)
         if steps.rank is None and small <= DENSE:
             numbers += 3 * small**2
         else:
@@ -411,9 +408,8 @@ def _set_fitted(solver, run, fitted, n_observations):
 
 def set_layers(solver, fitted):
     """Set the weights and biases of the layers; those of a user's network are whole."""
-    layers = [
-        matrix.astype(np.float64) for matrix in windows.last_network(fitted.net).layers
-    ]
+    net = windows.last_network(fitted.net)
+    layers = [matrix.astype(np.float64) for matrix in net.layers]
     n_whole = 0 if fitted.model.features is None else len(layers) - 1
     own = layers[n_whole:]
     solver.coefs_ = layers[:n_whole] + [matrix[:-1] for matrix in own]
