@@ -89,10 +89,9 @@ def fgn_direction(
 def curvature_rows(split, weight, n_competitors):
     """Rows of the whitened Jacobian in the logits, and the gradient in row space.
 
-    Of b examples with c competitor directions each: the square roots S of the
-    curvatures; ``S r`` with the whitened residual r, finite where r itself overflows;
-    both of shape (b (1 + c),); and of shape (b (1 + c), C) the gradient of the margin
-    of each example and its competitor directions.
+    Of b examples with c competitor directions each: the roots S of the curvatures, and
+    ``S r``, finite where the whitened residual r overflows, both (b (1 + c),); and the
+    gradient of each margin and its competitor directions, (b (1 + c), C).
     """
     xp = namespace(split)
     first = xp.sqrt(weight) * root_curvature(split.margin)
@@ -119,9 +118,8 @@ def competitor_directions(split, n_competitors):
         diag(rho) - rho rho^T = sum_k  rho_k r_{k+1} / r_k  v_k v_k^T,
         v_k = e_k - rho[the others] / r_{k+1},
 
-    ends after C - 2 terms, so C - 2 directions give the whole covariance. Returns the
-    curvatures, of shape (n, n_competitors) and with the factor ``p_rest``, and the
-    directions, of shape (n, n_competitors, C).
+    ends after C - 2 terms. Returns the curvatures, (n, n_competitors) and with the
+    factor ``p_rest``, and the directions, (n, n_competitors, C).
     """
     xp, left = namespace(split), split.rho
     n, n_classes = left.shape

@@ -84,9 +84,8 @@ def logits_of(X, coef, intercept):
 def batched_rows(X, label, kept, weight, batch_size, rng, dtype, n_devices=1):
     """Put the rows ``kept`` in random order, in full batches.
 
-    A row of more than twice the mean weight, such as a merged one, comes as several
-    rows, which spread over the batches. Also returns the batch size, at most all rows,
-    and a multiple of ``n_devices``.
+    A row of more than twice the mean weight comes as several rows. Also returns the
+    batch size, at most all rows, and a multiple of ``n_devices``.
     """
     n = len(kept)  # a part of the rows may have no weight
     weight = weight / weight.sum() if weight.any() else np.full(n, 1 / n)
@@ -173,9 +172,9 @@ class Evaluation(NamedTuple):
 def evaluate(head, rows, alpha, intercept, squares=1.0, dual=None):
     """Mean cross-entropy ``+ alpha/2 sum squares |W|^2``, its gradient, mean traces.
 
-    ``squares`` is a number, or of shape (d, 1) one for each row of the weights;
-    ``intercept`` is 1, or 0 where the bias stays zero. The size of the gradient is that
-    for other features, if ``dual`` leads from these to them.
+    ``squares`` is a number, or of shape (d, 1) one for each row of the weights, and
+    ``intercept`` 1, or 0 where the bias stays zero. ``dual`` leads to the features for
+    which the gradient is measured.
     """
     xp, n_classes = namespace(rows), max(head.bias.shape[0], 2)
     penalty = times(alpha, squares)
@@ -213,11 +212,6 @@ def errors(logits, label, weight):
     error = library.with_label(size[:, None] * split.rho, label, -size)
     separated = xp.all((split.margin < 0) | (weight == 0))
     return to_columns(error), means, separated
-
-
-def objective(head, rows, options):
-    """:func:`evaluate` with the penalty of the options."""
-    return evaluate(head, rows, options.alpha, options.intercept)
 
 
 def times(factor, squares):

@@ -52,10 +52,10 @@ from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
     batched_rows,
+    evaluate,
     first_rows,
     gradient_norms,
     head_report,
-    objective,
     on_devices,
     values,
     values_transposed,
@@ -128,19 +128,22 @@ def mini_batch_algorithm(name, epoch, static, memory, grams=False):
         if isinstance(data, ChunkedRows):  # of the zero head: no pass for one number
             loss, best = math.log(max(len(net.bias), 2)), sys.float_info.max
         else:
-            loss = best = float(objective(net, data.rows, options).loss)
+            found = evaluate(net, data.rows, options.alpha, options.intercept)
+            loss = best = float(found.loss)
         return MiniBatchState(net, loss, best, memory=memory(net))
 
     def step(data, state, options):
         net, kept, chunked = state.net, state.memory, isinstance(data, ChunkedRows)
-        n_classes, found = max(net.bias.shape[0], 2), Mean()
+        n_classes, last, whole = max(net.bias.shape[0], 2), None, 0.0
         for part, size, weight in epoch_parts(data, state, options):
             if chunked:
                 batch = jax.device_put(first_rows(part.rows, size))
-                found.add(objective(net, batch, options), weight)
+                found = evaluate(net, batch, options.alpha, options.intercept)
+                last, whole = with_chunk(last, whole, found, weight)
             words = static(options._replace(batch_size=size), n_classes)
             net, kept = epoch(net, kept, part, step_settings(options), size, **words)
-        last = found.evaluation() if chunked else objective(net, data.rows, options)
+        if not chunked:
+            last = evaluate(net, data.rows, options.alpha, options.intercept)
         loss = float(last.loss)
         fell = state.best - loss > float(options.tol) * abs(state.best)
         waited, stop = 0 if fell else state.waited + 1, None
@@ -378,35 +381,28 @@ def rows_of_chunks(data, options, rng):
         yield *batched_rows(*given), weight.sum()
 
 
-class Mean:
-    """Weighted mean of what is found of several chunks."""
-
-    def __init__(self):
-        self._sum, self._weight = None, 0.0
-
-    def add(self, evaluation, weight):
-        """Count the evaluation of a chunk."""
-        part = jax.tree.map(lambda a: weight * np.asarray(a, np.float64), evaluation)
-        if self._sum is not None:
-            part = jax.tree.map(np.add, self._sum, part)
-        self._sum, self._weight = part, self._weight + weight
-
-    def evaluation(self):
-        """Return the mean of all chunks."""
-        mean = jax.tree.map(lambda a: a / self._weight, self._sum)
-        norm, largest = gradient_norms(mean.gradient)
-        separated = mean.separated >= 1
-        return mean._replace(separated=separated, grad_norm=norm, grad_max=largest)
+def with_chunk(mean, before, evaluation, weight):
+    """The mean evaluation of chunks of the weight ``before`` and of one more."""
+    share = weight / (before + weight)
+    part = jax.tree.map(lambda a: share * np.asarray(a, np.float64), evaluation)
+    if before:
+        part = jax.tree.map(lambda m, p: (1 - share) * m + p, mean, part)
+    norm, largest = gradient_norms(part.gradient)
+    separated = bool(evaluation.separated) and (not before or mean.separated)
+    part = part._replace(separated=separated, grad_norm=norm, grad_max=largest)
+    return part, before + weight
 
 
 def evaluate_chunks(net, data, options):
     """Evaluate a head on all chunks, and return the first chunk's rows too."""
-    found, first = Mean(), None
+    mean, whole, first = None, 0.0, None
     for rows, _, weight in rows_of_chunks(data, options, np.random.RandomState(0)):
         if first is None:
             first = [array[: int(rows.n_rows)] for array in rows[:3]]
-        found.add(objective(net, on_devices(rows, options), options), weight)
-    return found.evaluation(), first
+        rows = on_devices(rows, options)
+        found = evaluate(net, rows, options.alpha, options.intercept)
+        mean, whole = with_chunk(mean, whole, found, weight)
+    return mean, first
 
 
 sgn_start = partial(jax.tree.map, jnp.zeros_like)

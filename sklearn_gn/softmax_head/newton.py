@@ -34,7 +34,7 @@ from sklearn_gn.softmax_head.head import (
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import Combination
-from sklearn_gn.softmax_head.whitening import Whitened, second_moments, whiten
+from sklearn_gn.softmax_head.whitening import Whitened, whiten
 
 # Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
 _SETTLED = 0.01
@@ -98,8 +98,7 @@ class NewtonData(NamedTuple):
 def prepare(rows, options, axis):
     """Whiten the rows, on the device; NumPy writes into them."""
     placed = on_devices(rows, options)
-    moments = second_moments(placed, axis)
-    z, *others = whiten(placed, moments, options.intercept, axis)
+    z, *others = whiten(placed, options.intercept, axis)
     return left_out(Whitened(z, placed.label, placed.weight, *others), rows, options)
 
 
@@ -171,13 +170,12 @@ def init(data, net, options):
         alpha = float(data.options.alpha)
         state = evaluated(data.folds[0], net, alpha)
         return Search((state,), net, sys.float_info.max, alpha)
-    if options.n_effective is None:
-        state = first_state(data, net, float(options.alpha))
-        ended = state.grad_max <= data.rough.options.tol
-        return state._replace(slope=0.0) if ended else state
-    alpha = float(data.options.alpha) / 10  # the prior alone chooses
-    state = evaluated(data.rough, net, alpha)
-    return state._replace(path=((alpha, 0.0, 1.0),))
+    if options.n_effective is not None:  # the prior alone chooses
+        alpha = float(data.options.alpha) / 10
+        return evaluated(data.rough, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
+    state = first_state(data, net, float(options.alpha))
+    ended = state.grad_max <= data.rough.options.tol
+    return state._replace(slope=0.0) if ended else state
 
 
 def objective(data, net, alpha):
@@ -192,23 +190,18 @@ def evaluated(data, net, alpha):
     if net.bias.dtype != kind:
         net = NumPy.tree_map(lambda array: np.asarray(array, kind), net)
         if isinstance(net, Combination):
-            image, _ = data.space.heads.image(net.rows, net.start)
-            net = net._replace(image=image)
+            net = net._replace(image=data.space.heads.image(net.rows, net.start)[0])
     found = objective(data, net, alpha)
     loss, grad_max = float(found.loss), float(found.grad_max)
     return NewtonState(net, loss, found.gradient, grad_max, loss, alpha, data.lost)
 
 
 def first_state(data, net, alpha):
-    """The state to start from at a penalty: beyond the minima before, or a head.
-
-    The head is that of the last minimum, and its loss is no lower.
-    """
-    if len(data.known) > 1:
+    """The state to start from at a penalty: beyond the minima before, or a head."""
+    if len(data.known) > 1:  # unless the loss of the last one is lower
         last, known, loss = data.known[-1]
         loss += (alpha - last) / 2 * float(np.sum(data.space.squares * known.weight**2))
-        further = extrapolated(data, alpha)
-        state = evaluated(data.rough, further, alpha)
+        state = evaluated(data.rough, extrapolated(data, alpha), alpha)
         if state.loss <= loss:
             return state
     return evaluated(data.rough, net, alpha)
@@ -227,8 +220,7 @@ def extrapolated(data, alpha):
     Heads grow like the inverse of a large penalty and like the logarithm of a small
     one. In between, it is the curvature along the first axis where classes are alike.
     """
-    known = data.known
-    squares = np.asarray(data.space.squares)
+    known, squares = data.known, np.asarray(data.space.squares)
     between = np.max(1 / squares, where=squares > 0, initial=0) / len(known[0][1].bias)
     at, *nodes = np.log1p(between / np.array([alpha, *(a for a, *_ in known)]))
     shares = [
@@ -245,17 +237,9 @@ def extrapolated(data, alpha):
 def step(data, state, options):
     """A Newton step, or, in a search for the penalty, one of each fold."""
     began = time.perf_counter()
-    if isinstance(state, Search):
-        state, report = _search(data, state)
-    else:
-        before = state.criterion
-        state, report = finer_step(data, state)
-        if state.path and report.stop != "non_finite":
-            # Heads of different penalties do not compare: the last one is the best.
-            state = state._replace(criterion=before - 1)
-    seconds = time.perf_counter() - began
-    if isinstance(state, Search):  # whose best head is evaluated on all rows at the end
-        seconds *= 2
+    state, report = (_search if isinstance(state, Search) else finer_step)(data, state)
+    # The best head of a search is evaluated on all rows at the end.
+    seconds = (time.perf_counter() - began) * (2 if isinstance(state, Search) else 1)
     return state._replace(next_seconds=seconds), report
 
 
@@ -386,7 +370,8 @@ def _next_penalty(data, search):
     if last:
         state = evaluated(data.rough, best[0].net, alpha)
         least = min(criteria) if math.isfinite(min(criteria)) else 0.0
-        return state._replace(path=path, criterion=least)
+        # Heads of different penalties do not compare: the last one is the best.
+        return state._replace(path=path, criterion=math.nextafter(least, -math.inf))
     folds = zip(data.folds, best, strict=True)
     return search._replace(
         heads=tuple(evaluated(f, state.net, alpha) for f, state in folds),
@@ -395,15 +380,6 @@ def _next_penalty(data, search):
         path=path,
         likeliest=best,
     )
-
-
-def penalty_of_best(state):
-    """The penalty of the best head: of the path, until there is one at the chosen."""
-    if not state.path:
-        return state.alpha
-    judged = penalty.log_posteriors(state.path)
-    best = int(np.argmax(judged))
-    return state.path[best][0] if state.criterion >= -judged[best] else state.alpha
 
 
 # --- a path of penalties -------------------------------------------------------------

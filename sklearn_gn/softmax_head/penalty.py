@@ -44,9 +44,8 @@ _TRUSTED = 0.25  # decades from a tried penalty, where a parabola is right
 def folds_of(label, n_folds=_FOLDS, enough=JUDGES):
     """Number of the fold of each row; -1 of one that is never left out.
 
-    The classes are spread evenly, by the order of the rows and not by their names, over
-    the folds, and so many folds are used that ``enough`` rows are left out. A row that
-    is alone in its class is not.
+    The classes are spread evenly over the folds, by the order of the rows, and so many
+    folds are used that ``enough`` rows are left out. A row alone in its class is not.
     """
     _, first, number, counts = np.unique(
         label, return_index=True, return_inverse=True, return_counts=True
@@ -62,8 +61,8 @@ def folds_of(label, n_folds=_FOLDS, enough=JUDGES):
 def shifts_of(label, weight, fold):
     """What the logits of each fold lack, as its classes have fewer rows than in all.
 
-    Of a class of two rows that is half: without a correction rows that are left out
-    seem to be of rare classes, and of rows of common ones the head seems to be unsure.
+    Of a class of two rows that is half, and rows that are left out would seem to be of
+    rare classes.
     """
     n_classes = max(int(label.max()) + 1, 2)
     count = np.bincount(label, weight, n_classes)

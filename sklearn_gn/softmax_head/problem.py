@@ -1,8 +1,7 @@
 """The problem that a fit of FGNSoftmaxHead solves, and the attributes of its answer.
 
-In the order of a fit: the distinct rows of the data, dense or sparse; the same in
-batches, with the options of an algorithm; the algorithm; and when it has run, what is
-known of the head. The estimator is an argument of most functions, for its parameters.
+In the order of a fit: the distinct rows of the data, dense or sparse; the same for an
+algorithm, with its options; and when it has run, what is known of the head.
 """
 
 from contextlib import nullcontext
@@ -24,9 +23,9 @@ from sklearn_gn.softmax_head.head import (
     BatchedRows,
     HeadOptions,
     batched_rows,
+    evaluate,
     head_report,
     in_precision,
-    objective,
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import Combinations, SparseRows
@@ -265,7 +264,11 @@ def results_of(estimator, run, task):
     if options.n_effective is None:
         return fitted_attributes(estimator, net, task, options.alpha, run.best_row)
     state, log = run.final_state, run.log
-    alpha = newton.penalty_of_best(state)
+    alpha = state.alpha
+    if state.path:  # of the best head until there is one at the chosen penalty
+        judged = penalty.log_posteriors(state.path)
+        if state.criterion >= -max(judged):
+            alpha = state.path[int(np.argmax(judged))][0]
     if log and run.monitor != "loss":  # an earlier head may have been the best
         alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
     # The step to the last head, if it is the best, has evaluated it.
@@ -302,7 +305,8 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
             elif isinstance(task.rows, newton.NewtonData):
                 logged = newton.objective(task.rows, net, alpha)
             else:
-                logged = objective(net, on_devices(task.rows, options), options)
+                rows = on_devices(task.rows, options)
+                logged = evaluate(net, rows, alpha, options.intercept)
         logged = head_report(logged, None, alpha)
         logged = {"loss": logged.loss, **logged.extra}
     for name in ("loss", "competitor_dispersion"):

@@ -266,9 +266,8 @@ class FGNSoftmaxHeadCV(
         try:
             folds = list(check_cv(self.cv, y, classifier=True).split(X, y))
         except ValueError as error:  # which does not say where n_splits comes from
-            raise ValueError(
-                f"cv={self.cv!r} cannot divide the rows: {error}"
-            ) from error
+            message = f"cv={self.cv!r} cannot divide the rows: {error}"
+            raise ValueError(message) from error
         masks = np.zeros((2, len(folds), len(y)), bool)
         for k, (train, test) in enumerate(folds):
             masks[0, k, test], masks[1, k, train] = True, True

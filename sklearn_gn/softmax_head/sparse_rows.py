@@ -197,11 +197,9 @@ class SparseRows(NamedTuple):
     def direction(self, state, settings):
         """Solve the Newton system by conjugate gradients.
 
-        The preconditioner is the penalty for the coefficients. Intercepts, whose part
-        of the Hessian is small and dense, are eliminated: each direction has the best
-        ones for its coefficients. Without that the mean of the rows of a class, from
-        which an intercept hardly differs, would need many iterations. The last step is
-        a direction from the beginning, and a system is solved roughly.
+        The preconditioner is the penalty. Each direction has the best intercepts for
+        its coefficients: these hardly differ from the mean of the rows of a class,
+        which would need many iterations. The last step is the first direction.
         """
         net, gradient, heads = state.net, state.gradient, self.heads
         p = to_columns(probabilities(net.image + net.bias[None, :]))
@@ -274,9 +272,8 @@ class SparseRows(NamedTuple):
     def _of_intercepts(self, p, gradient, damping):
         """The Hessian of the intercepts, and something for what it leaves open.
 
-        Where all rows of a class are taken for others with certainty, its intercept has
-        a gradient and no curvature: it gets so much that this gradient changes it by no
-        more than probabilities can.
+        Where all rows of a class are surely taken for others, its intercept has no
+        curvature: it gets so much that it moves by no more than probabilities can.
         """
         m, root = p.shape[1], math.sqrt(np.finfo(p.dtype).eps)
         if m == 1:

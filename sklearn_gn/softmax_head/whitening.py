@@ -66,10 +66,9 @@ class Units(NamedTuple):
         """Put dense features into units, in their memory, and return these.
 
         With an intercept they are centred. They may be ``scaled`` by their standard
-        deviations: of heavy tails these say too little, and the kurtosis raises them.
-        Small features may be unimportant, as the border of an image is, so one unit for
-        all features, and the geometric mean of both, have a share in the logarithm of
-        the unit, by the evidence of a linear regression on the classes.
+        deviations, which the kurtosis raises. Small features may be unimportant, so one
+        unit for all features, and the geometric mean of both, have a share in the
+        logarithm of the unit, by the evidence of a linear regression on the classes.
         """
         mean, size = moments(X, weight)
         eps = np.finfo(X.dtype).eps
@@ -204,40 +203,31 @@ def values_of(head, x, numbers):
     return values(head, x if numbers is None else x[numbers])
 
 
-@partial(in_either_library, static_argnames="axis")
-def second_moments(rows, axis):
-    """Gram matrix of rows, covariance of centred features, or variances of these."""
-    x, weight, library = rows.x, rows.weight, library_of(rows)
-    if axis == 0:
-        if sparse.issparse(x):
-            return (x @ x.T).toarray()
-        return library.symmetric_product(all_rows(x))
-    if axis is None:
-        return total(weight @ x**2)
-    return total(library.symmetric_product((x * library.xp.sqrt(weight)[:, None]).T))
-
-
 @partial(
     in_either_library,
     rows_out=(True, True, False, False, False),
     static_argnames="axis",
 )
-def whiten(rows, moments, intercept, axis):
+def whiten(rows, intercept, axis):
     """Principal axes of the features, each scaled to unit variance; all of `Whitened`.
 
-    Axes that differ from zero by rounding alone are left out: the head does not grow
-    along them.
+    Axes that differ from zero by rounding alone are left out.
     """
-    xp, x, weight = library_of(rows).xp, rows.x, rows.weight
-    variance, null = moments, 0
-    if axis == 0:
-        mean = intercept * total(weight @ own_rows(moments))
-        moments = moments - mean[:, None] - mean[None]
-        moments = moments + total(weight @ own_rows(mean[:, None]))[None]
-        root = xp.sqrt(all_rows(weight))
-        variance, axes = factors.eigenpairs(moments * root[:, None] * root[None])
+    library, x, weight, null = library_of(rows), rows.x, rows.weight, 0
+    xp, product = library.xp, library.symmetric_product
+    if axis is None:
+        variance = total(weight @ x**2)
     elif axis == 1:
-        variance, axes = factors.eigenpairs(moments)
+        covariance = total(product((x * xp.sqrt(weight)[:, None]).T))
+        variance, axes = factors.eigenpairs(covariance)
+    else:
+        sparse_x = sparse.issparse(x)
+        gram = (x @ x.T).toarray() if sparse_x else product(all_rows(x))
+        mean = intercept * total(weight @ own_rows(gram))
+        gram = gram - mean[:, None] - mean[None]
+        gram = gram + total(weight @ own_rows(mean[:, None]))[None]
+        root = xp.sqrt(all_rows(weight))
+        variance, axes = factors.eigenpairs(gram * root[:, None] * root[None])
     if axis is not None:
         null = 8 * xp.finfo(x.dtype).eps * xp.max(variance)
     keep = variance > null
@@ -251,7 +241,7 @@ def whiten(rows, moments, intercept, axis):
     if axis == 1:
         dual = axes * size[None]
     # Before single precision: features of any size come down to size one.
-    z = in_coordinates(own_rows(moments) if axis == 0 else x, basis)
+    z = in_coordinates(own_rows(gram) if axis == 0 else x, basis)
     return z, z.astype(np.float32), inverse[:, None] ** 2, basis, dual
 
 
@@ -284,10 +274,8 @@ def newton_direction(net, gradient, data, settings, last=None):
     right = single(library.tree_map(lambda g: -g / size, gradient))
     given = data.weight, settings.damping, settings.intercept
     weight, damping, intercept = single(given)
-    penalty, shift = (
-        single(times(alpha, data.squares))
-        for alpha in (settings.alpha, settings.alpha + settings.damping)
-    )
+    penalty = single(times(settings.alpha, data.squares))
+    shift = single(times(settings.alpha + settings.damping, data.squares))
     p = all_probabilities(single(net), x)
     curvature, undamped = class_curvature(p, weight), 0 * damping
     # The bias of a class without probability has a gradient and no curvature: it goes

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
@@ -53,6 +54,22 @@ def test_paths_and_scores_are_those_of_refits(n_classes, scoring, intercept):
     exported = model.to_sklearn().predict_proba(X)
     np.testing.assert_allclose(exported, model.predict_proba(X), atol=1e-12)
     assert model.n_iter_.shape == (3, 5)
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+def test_minima_of_a_path_have_the_gradient_that_is_asked_for(size):
+    """Also where single precision does not resolve it, as for large features."""
+    X, y = data()
+    X = size * (X - X.mean(axis=0))
+    model = FGNSoftmaxHeadCV(np.logspace(-6, 3, 13), cv=KFold(2)).fit(X, y)
+    for (rows, _), path in zip(KFold(2).split(X), model.coefs_paths_, strict=True):
+        x, label = X[rows], y[rows]
+        for C, coef in zip(model.Cs_, path, strict=True):
+            p = softmax(x @ coef[:, :-1].T + coef[:, -1], axis=1)
+            error = (p - (label[:, None] == model.classes_)) / len(x)
+            gradient = error.T @ x + coef[:, :-1] / (C * len(x))
+            assert np.abs(gradient).max() <= 1e-6
+            assert np.abs(error.sum(axis=0)).max() <= 1e-6
 
 
 def test_fewer_rows_than_features():
