@@ -24,11 +24,17 @@ from sklearn_gn.segmented.conditions import (
     least_squares_under,
     null_space,
 )
-from sklearn_gn.segmented.criteria import count_positions, search_penalty
+from sklearn_gn.segmented.criteria import search_penalty
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.preparation import Options, Prepared, prepare, problem_of
-from sklearn_gn.segmented.problem import DEPENDENT, HALF, Form, Scaling
+from sklearn_gn.segmented.problem import (
+    DEPENDENT,
+    HALF,
+    Form,
+    Scaling,
+    count_positions,
+)
 from sklearn_gn.segmented.programme import kinks_at_rows
 from sklearn_gn.segmented.search import EXACT, PATIENCE, search
 from sklearn_gn.segmented.selection import choose

@@ -430,3 +430,32 @@ def deviance_shift(criterion, log_mean_square, n_observations):
     if criterion == "gcv":
         return np.zeros_like(log_mean_square)
     return n_observations * (np.log(2 * np.pi) + log_mean_square + 1)
+
+
+def count_positions(problem):
+    """Return how many independent positions a breakpoint has, (B,)."""
+    table, form, m = problem.table, problem.form, problem.table.square.shape[1]
+    problem = problem._replace(form=form._replace(flat_end=False, sign=0))
+    t, rows = problem.candidates.t, problem.candidates.rows
+    if form.ramp and form.step:  # two directions at each
+        return 1.0 + np.count_nonzero(feasible(problem, t[..., None]), axis=1)
+    none = np.empty((len(t), 0))
+    pieces = all_pieces(problem, none)
+    new = Pieces(rows, powers_of(t, int(form.ramp > 0), len(pieces.coef) - 1))
+    half = np.swapaxes(solve(table, pieces).half_inverse, -1, -2)
+    old, of_targets = products(table, new, pieces)
+    old = np.concatenate([old, of_targets[..., m:]], axis=-1) @ half
+    sums = [(new.first, 0), (new.first[:, 1:], 1)]  # with itself, and with the next
+
+    def inner(first, shift):
+        s0, s1, s2, *_ = np.moveaxis(take(table.powers, first), -1, 0)
+        n, (level, slope, *_) = t.shape[1] - shift, new.coef
+        a, b, slope = level[:, :n], level[:, shift:], slope[:, shift:]
+        value = a * b * s0 + (a + b) * slope * s1 + slope * s2
+        return value - np.sum(old[:, :n] * old[:, shift:], axis=-1)
+
+    square, beside = (inner(*each) for each in sums)
+    size = np.sqrt(np.maximum(square[:, 1:] * square[:, :-1], np.finfo(float).tiny))
+    angle = np.arccos(np.clip(beside / size, -1, 1))
+    possible = feasible(problem, t[..., None])
+    return 1 + np.sum(angle, axis=1, where=possible[:, 1:] & possible[:, :-1]) / np.pi

@@ -17,7 +17,6 @@ import numpy as np
 from sklearn_gn.segmented import robust
 from sklearn_gn.segmented.criteria import (
     chosen_numbers,
-    count_positions,
     cross_validate,
     n_parameters,
     path_columns,
@@ -30,6 +29,7 @@ from sklearn_gn.segmented.problem import (
     HALF,
     Form,
     Problem,
+    count_positions,
     criterion_value,
     sum_of_squares,
     take,
@@ -61,12 +61,14 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
     else:
         search = choose_kinds
     search = partial(search, options=options, limits=limits)
-    if number is None and options.criterion == "bic" and not shared:
-        search = partial(choose_by_noise, search, options)
+    is_open = number is None and options.criterion == "bic" and not shared
+    by_noise = partial(numbers_by_noise, search, options) if is_open else lambda _, a: a
     if model.loss == "huber":
-        found, clipped = robust.find_robustly(search, prepared, options)
+        found, clipped = robust.find_robustly(
+            lambda some: by_noise(some, search(some)), prepared, options
+        )
         return found, clipped, problem_of(clipped, options)
-    found, problem, _ = search(prepared)
+    found, problem, _ = by_noise(prepared, search(prepared))
     return found, prepared, problem
 
 
@@ -81,13 +83,13 @@ def find_of_one(model, prepared, options, kind, y=None):
     return options._replace(form=form), path, t, clipped, problem
 
 
-def choose_by_noise(search, options, prepared):
-    """Return what a search answers, with the numbers for noise that may vary.
+def numbers_by_noise(search, options, prepared, found):
+    """Return what a search has found, with the numbers for noise that may vary.
 
     The rows are searched again, weighted by the precisions of their own noise about the
     lines that were found. The lines of that number are those for equal precisions.
     """
-    answers, problem, found = search(prepared)
+    answers, problem, found = found
     weighted = [
         with_own_precisions(own, options._replace(form=form), t)
         for own, (t, _, form) in zip(prepared, answers, strict=True)
