@@ -47,7 +47,6 @@ NOISES = (1e-4, 0.1)  # first variances of the noise
 _FIRST = (
     0.1  # first variance of the functions of single features and of the linear term
 )
-_ROWS_OF_A_SINGLE = 10  # whose factorisation takes as long as the part of a feature
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
 
@@ -210,13 +209,13 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
 
     Only ``features``, numbers of some, have a part in distances. All of them have one
     of some lengths at first, or each the one at which it explains most alone: where one
-    of many oscillates, all short lengths together tell nothing. Those that explain most
-    alone may have functions of their own; a single one has this function already.
+    of many oscillates, all short lengths together tell nothing. With functions of their
+    own or without is decided by the first evidence; a single one has its function.
     """
     features = list(features)
     of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
     linear = _FIRST * (1 + x @ x.T)
-    own, lowest, value = [], [], np.zeros(len(of_lengths))
+    own, value = [], np.zeros(len(of_lengths))
     for j in features:
         for i, rho in enumerate(np.exp(of_lengths)):
             alone = Kernel(rho, 0.0, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
@@ -224,16 +223,12 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
             square = max(np.sum(root.solve(y) * y), _TINY)
             value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
         own.append(of_lengths[np.argmin(value)])
-        lowest.append(np.min(value))
-    most = len(x) // _ROWS_OF_A_SINGLE if len(features) > 1 else 0
-    order = np.argsort(lowest, kind="stable")
-    singles = tuple(sorted(features[i] for i in order[:most]))
 
     def best(lengths):
         """Return the best kernel from the best start with these lengths."""
         starts, kinds = [], [(_TINY, Singles.of(x, ()))]
-        if singles:
-            kinds.append((_FIRST, Singles.of(x, singles)))
+        if len(features) > 1:
+            kinds.append((_FIRST, Singles.of(x, tuple(features))))
         for logs, noise, (additive, some) in product(lengths, noises, kinds):
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = logs
