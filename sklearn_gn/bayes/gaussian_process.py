@@ -6,19 +6,22 @@ features, as in additive models, a linear term, one length scale for each featur
 noise, the covariance of the targets is v C with
 
 .. math::
-    C = \prod_j k_j + \mu \sum_j k_j + \lambda (1 + x^T x') + \sigma / c, \qquad
-    k_j = e^{-\rho_j (x_j - x'_j)^2 / 2},
+    C = e^{-\frac12 \sum_j \rho_j (x_j - x'_j)^2}
+        + \mu \sum_j e^{-\frac12 \nu (x_j - x'_j)^2}
+        + \lambda (1 + x^T x') + \sigma / c,
 
 where c is the number of observations that a row stands for (Duvenaud, Nickisch and
 Rasmussen, "Additive Gaussian Processes", 2011, whose first and last orders these are: a
-product alone learns a sum of many functions from very many rows only). The scale v has
-the closed form :math:`y^T C^{-1} y / N` of highest evidence; all other parameters are
-found by L-BFGS on their logarithms, from the best of several starting values: networks
-that start from smooth functions do not find oscillations, and their evidence has a
-maximum for each. Inverse lengths :math:`\rho_j^{1/2}` have the prior density :math:`(1
-+ \rho_j / \rho_0)^{-1/2}`, which prefers no scale, but lengths beyond the range of the
-rows to all others: many useless features would else fit the noise. The derivatives of
-the log evidence are sums over one matrix,
+product alone learns a sum of many functions from very many rows only). One length
+serves all functions of single features; one for each would let many useless features
+fit the noise. The scale v has the closed form :math:`y^T C^{-1} y / N` of highest
+evidence; all other parameters are found by L-BFGS on their logarithms, from the best of
+several starting values: networks that start from smooth functions do not find
+oscillations, and their evidence has a maximum for each. Inverse lengths
+:math:`\rho_j^{1/2}` have the prior density :math:`(1 + \rho_j / \rho_0)^{-1/2}`, which
+prefers no scale, but lengths beyond the range of the rows to all others: many useless
+features would else fit the noise. The derivatives of the log evidence are sums over one
+matrix,
 
 .. math::
     W = \sum_t \alpha_t \alpha_t^T / v - k C^{-1}, \qquad \alpha_t = C^{-1} y_t,
@@ -44,9 +47,7 @@ from sklearn_gn.linalg.factors import factor
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
 _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of d
 NOISES = (1e-4, 0.1)  # first variances of the noise
-_FIRST = (
-    0.1  # first variance of the functions of single features and of the linear term
-)
+_FIRST = 0.1  # first variances of functions of single features and of the linear term
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
 
@@ -55,6 +56,7 @@ class Kernel(NamedTuple):
     """Parameters of C; see the module."""
 
     rho: np.ndarray  # (d,)
+    nu: float
     additive: float  # mu
     slope: float
     noise: float
@@ -62,19 +64,17 @@ class Kernel(NamedTuple):
 
     @classmethod
     def of(cls, logs, singles=()):
-        """The kernel with logarithms of rho, mu, slope and noise, (d + 3,)."""
-        *rho, additive, slope, noise = np.exp(logs)
-        variances = float(additive), float(slope), float(noise)
-        return cls(np.array(rho), *variances, singles)
+        """The kernel with logarithms of rho, nu, mu, slope and noise, (d + 4,)."""
+        *rho, nu, additive, slope, noise = np.exp(logs).tolist()
+        return cls(np.array(rho), nu, additive, slope, noise, singles)
 
     def n_determined(self):
         """Return how many parameters the rows have chosen.
 
         A length scale beyond the range of the rows does not count.
         """
-        return (
-            2 + bool(self.singles) + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
-        )
+        others = 2 + 2 * bool(self.singles)
+        return others + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
 
     def smooth(self, x, z):
         """Return the part that decays with the distance, (m, n)."""
@@ -92,7 +92,7 @@ class Kernel(NamedTuple):
         found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
         for j in self.singles:
             squares = np.subtract.outer(x[:, j], z[:, j]) ** 2
-            squares *= -self.rho[j] / 2
+            squares *= -self.nu / 2
             found += self.additive * np.exp(squares, out=squares)
         return found
 
@@ -218,7 +218,7 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
     own, value = [], np.zeros(len(of_lengths))
     for j in features:
         for i, rho in enumerate(np.exp(of_lengths)):
-            alone = Kernel(rho, 0.0, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
+            alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
             root = factor(alone + linear, NOISES[-1] / count, overwrite=True)
             square = max(np.sum(root.solve(y) * y), _TINY)
             value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
@@ -232,7 +232,8 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
         for logs, noise, (additive, some) in product(lengths, noises, kinds):
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = logs
-            start = np.append(rho, np.log([additive, _FIRST, noise]))
+            nu = np.mean(logs) + math.log(len(features))
+            start = np.append(rho, [nu, *np.log([additive, _FIRST, noise])])
             starts.append((start, x, y, count, some))
         value = [evidence_and_slope(*start)[0] for start in starts]
         return best_kernel(*starts[int(np.argmin(value))], steps, tol=1e-4)
@@ -243,7 +244,7 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
 
 def best_kernel(start, x, y, count, singles, steps, tol):
     """Return the result of a search from a kernel, given by logarithms and singles."""
-    least = [-20.0] * x.shape[1] + [-16.0, -16.0, _LEAST_LOG_NOISE]
+    least = [-20.0] * (x.shape[1] + 1) + [-16.0, -16.0, _LEAST_LOG_NOISE]
     bounds = [(log, 12.0) for log in least]
     start = np.clip(start, *np.transpose(bounds))
     given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": tol}}
@@ -262,10 +263,10 @@ def evidence_and_slope(logs, x, y, count, singles):
     smooth = kernel.smooth(x, x)
     c = smooth + kernel.slope * (1 + x @ x.T)
     # Memory is reused: that of all pairs takes longer to get than to fill.
-    own, (_, squares, parts) = list(singles.features), singles
-    np.exp(np.multiply(squares, -kernel.rho[own, None] / 2, out=parts), out=parts)
+    n_singles, (_, squares, parts) = len(singles.features), singles
+    np.exp(np.multiply(squares, -kernel.nu / 2, out=parts), out=parts)
     c += kernel.additive * squareform(np.sum(parts, axis=0))
-    c[np.diag_indices(n)] += kernel.additive * len(own)
+    c[np.diag_indices(n)] += kernel.additive * n_singles
     found = factor(c, kernel.noise / count, overwrite=True)
     if not np.isfinite(found.root[-1, -1]):
         return math.inf, np.zeros_like(logs)
@@ -279,16 +280,15 @@ def evidence_and_slope(logs, x, y, count, singles):
     diagonal = np.einsum("ii->i", w) / count
     # Each pair stands for two entries.
     of_pairs = 2 * kernel.additive * squareform(w, checks=False)
-    of_additive = kernel.additive * len(own) * np.trace(w) + np.sum(parts @ of_pairs)
+    of_additive = kernel.additive * n_singles * np.trace(w) + np.sum(parts @ of_pairs)
     parts *= squares
-    of_singles = -kernel.rho[own] / 2 * (parts @ of_pairs)
+    of_nu = -kernel.nu / 2 * np.sum(parts @ of_pairs)
     ones, wx = np.sum(w), w @ x
     of_slope = kernel.slope * (ones + np.sum(x * wx))
     w *= smooth
     row = np.sum(w, axis=1)
     of_rho = -kernel.rho * (row @ x**2 - np.sum(x * (w @ x), axis=0))
     of_rho -= kernel.rho / (kernel.rho + SWITCHED_OFF)
-    of_rho[own] += of_singles
     of_noise = kernel.noise * np.sum(diagonal)
-    slope = np.concatenate([of_rho, [of_additive, of_slope, of_noise]])
+    slope = np.concatenate([of_rho, [of_nu, of_additive, of_slope, of_noise]])
     return value / (2 * n), -slope / (2 * n)

@@ -109,7 +109,7 @@ def gaussian_process(
     smooth = ConstantKernel(scale) * RBF(1 / np.sqrt(kernel.rho))
     for j in kernel.singles:
         length = np.full(len(kernel.rho), np.inf)  # of features that do not count
-        length[j] = 1 / np.sqrt(kernel.rho[j])
+        length[j] = 1 / np.sqrt(kernel.nu)
         smooth = smooth + ConstantKernel(scale * kernel.additive) * RBF(length)
     noise = scale * kernel.noise / process.counts
     model = GaussianProcessRegressor(smooth + slope, alpha=noise, optimizer=None)
@@ -158,7 +158,10 @@ def process_of_classes(
 
     singles, root_rho = kernel.singles, np.sqrt(kernel.rho)
     parts = [("smooth", smooth(root_rho)), ("linear", FunctionTransformer())]
-    parts += [(f"single{j}", smooth(root_rho * (np.arange(d) == j))) for j in singles]
+    parts += [
+        (f"single{j}", smooth(np.sqrt(kernel.nu) * (np.arange(d) == j)))
+        for j in singles
+    ]
     weights = np.eye(n_values), kernel.slope * coef.T @ x
     weights += (kernel.additive * np.eye(n_values),) * len(singles)
     constant = kernel.slope * np.sum(coef, axis=0) + process.center

@@ -18,15 +18,15 @@ def problem(n=40, k=1):
     return x, y, rng.integers(1, 4, n).astype(float)
 
 
-KERNEL = Kernel(np.array([0.5, 0.1]), 0.4, 0.2, 0.03, (0, 1))
+KERNEL = Kernel(np.array([0.5, 0.1]), 0.9, 0.4, 0.2, 0.03, (0, 1))
 
 
 def peer(found, x, y, count):
     """The process of scikit-learn with the same kernel."""
     v, kernel = found.process.scale, found.process.kernel
-    lengths = 1 / np.sqrt(kernel.rho)
-    smooth = ConstantKernel(v) * RBF(lengths)
-    for own in np.where(np.eye(len(lengths)), lengths, np.inf)[list(kernel.singles)]:
+    smooth = ConstantKernel(v) * RBF(1 / np.sqrt(kernel.rho))
+    lengths = np.where(np.eye(len(kernel.rho)), 1 / np.sqrt(kernel.nu), np.inf)
+    for own in lengths[list(kernel.singles)]:
         smooth = smooth + ConstantKernel(v * kernel.additive) * RBF(own)
     slope = ConstantKernel(v * kernel.slope) * DotProduct(1.0)
     noise = v * kernel.noise / count
@@ -75,7 +75,7 @@ def test_a_row_that_stands_for_several_is_left_out_once():
 def test_derivatives_of_the_evidence(k, singles):
     x, y, count = problem(k=k)
     singles = Singles.of(x, singles)
-    logs = np.log([0.5, 0.1, 0.4, 0.2, 0.03])
+    logs = np.log([0.5, 0.1, 0.9, 0.4, 0.2, 0.03])
 
     def value(logs):
         return gaussian_process.evidence_and_slope(logs, x, y, count, singles)[0]
