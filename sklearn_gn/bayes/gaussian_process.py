@@ -49,6 +49,7 @@ _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of
 NOISES = (1e-4, 0.1)  # first variances of the noise
 _FIRST = 0.1  # first variances of functions of single features and of the linear term
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
+_IN_CACHE = 2**15  # numbers that stay in the cache of a core
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
 
 
@@ -90,10 +91,22 @@ class Kernel(NamedTuple):
     def between(self, x, z):
         """Return the covariances of the values at rows, over v, (m, n)."""
         found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
-        for j in self.singles:
-            squares = np.subtract.outer(x[:, j], z[:, j]) ** 2
-            squares *= -self.nu / 2
-            found += self.additive * np.exp(squares, out=squares)
+        if not self.singles:
+            return found
+        n_rows, root = max(1, _IN_CACHE // len(z)), math.sqrt(self.nu / 2)
+        columns = root * x.T[list(self.singles)], root * z.T[list(self.singles)]
+
+        def add(start):
+            """Add the functions of single features at some rows."""
+            rows, total = slice(start, start + n_rows), 0.0
+            for own, others in zip(*columns, strict=True):
+                part = np.subtract.outer(own[rows], others)
+                np.square(part, out=part)
+                np.negative(part, out=part)
+                total += np.exp(part, out=part)
+            found[rows] += self.additive * total
+
+        side_by_side(add, range(0, len(x), n_rows), found.size * len(self.singles))
         return found
 
     def prior(self, x):
