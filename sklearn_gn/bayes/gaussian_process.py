@@ -49,7 +49,6 @@ _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of
 NOISES = (1e-4, 0.1)  # first variances of the noise
 _FIRST = 0.1  # first variances of functions of single features and of the linear term
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
-_IN_CACHE = 2**15  # numbers that stay in the cache of a core
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
 
 
@@ -93,11 +92,11 @@ class Kernel(NamedTuple):
         found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
         if not self.singles:
             return found
-        n_rows, root = max(1, _IN_CACHE // len(z)), math.sqrt(self.nu / 2)
+        n_rows, root = max(1, _FIRST_ROWS**2 // len(z)), math.sqrt(self.nu / 2)
         columns = root * x.T[list(self.singles)], root * z.T[list(self.singles)]
 
         def add(start):
-            """Add the functions of single features at some rows."""
+            """Add the functions of single features at as few rows as a cache holds."""
             rows, total = slice(start, start + n_rows), 0.0
             for own, others in zip(*columns, strict=True):
                 part = np.subtract.outer(own[rows], others)
