@@ -335,12 +335,13 @@ def with_wide(wide, lacking, kinds, log_p, seen, rows, options):
 
 
 def wide_are_worth(small, wide, rows, options, process):
-    """Whether wide members are worth their place beside all other candidates."""
+    """Whether wide members have a share beside all other candidates."""
     small, seen = with_summaries(small, rows, options), left_out_rows(rows)
     found = kinds_of_classes(small, rows, options)
     found = with_process(process, *found, seen, options)
     _, log_p, seen = with_wide(wide, wide, *found, seen, rows, options)
-    return stacking.is_worth(log_p, seen.weight, options.evidence.n_effective)
+    n_effective = options.evidence.n_effective
+    return stacking.weights_of_targets(log_p, seen.weight, n_effective)[-1, 0] > 0
 
 
 def beside_process(members, rows, options, process):
