@@ -42,6 +42,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes.evidence import SWITCHED_OFF
+from sklearn_gn.bayes.layers import BLOCK_FLOATS
 from sklearn_gn.linalg.factors import factor
 
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
@@ -92,11 +93,12 @@ class Kernel(NamedTuple):
         found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
         if not self.singles:
             return found
-        n_rows, root = max(1, _FIRST_ROWS**2 // len(z)), math.sqrt(self.nu / 2)
+        # One feature and the sum of all stay in the cache.
+        n_rows, root = max(1, BLOCK_FLOATS // 2 // len(z)), math.sqrt(self.nu / 2)
         columns = root * x.T[list(self.singles)], root * z.T[list(self.singles)]
 
         def add(start):
-            """Add the functions of single features at as few rows as a cache holds."""
+            """Add the functions of single features at some rows."""
             rows, total = slice(start, start + n_rows), 0.0
             for own, others in zip(*columns, strict=True):
                 part = np.subtract.outer(own[rows], others)
@@ -236,11 +238,14 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
             value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
         own.append(of_lengths[np.argmin(value)])
 
+    singles = Singles.of(x, tuple(features) if len(features) > 1 else ())
+
     def best(lengths):
         """Return the best kernel from the best start with these lengths."""
         starts, kinds = [], [(_TINY, Singles.of(x, ()))]
-        if len(features) > 1:
-            kinds.append((_FIRST, Singles.of(x, tuple(features))))
+        if singles.features:
+            memory = np.empty_like(singles.squares)  # of this thread
+            kinds.append((_FIRST, singles._replace(parts=memory)))
         for logs, noise, (additive, some) in product(lengths, noises, kinds):
             rho = np.full(x.shape[1], -np.inf)
             rho[features] = logs
@@ -274,11 +279,12 @@ def evidence_and_slope(logs, x, y, count, singles):
     kernel, (n, k) = Kernel.of(logs, singles.features), y.shape
     smooth = kernel.smooth(x, x)
     c = smooth + kernel.slope * (1 + x @ x.T)
-    # Memory is reused: that of all pairs takes longer to get than to fill.
     n_singles, (_, squares, parts) = len(singles.features), singles
-    np.exp(np.multiply(squares, -kernel.nu / 2, out=parts), out=parts)
-    c += kernel.additive * squareform(np.sum(parts, axis=0))
-    c[np.diag_indices(n)] += kernel.additive * n_singles
+    if n_singles:
+        # Memory is reused: that of all pairs takes longer to get than to fill.
+        np.exp(np.multiply(squares, -kernel.nu / 2, out=parts), out=parts)
+        c += kernel.additive * squareform(np.sum(parts, axis=0))
+        c[np.diag_indices(n)] += kernel.additive * n_singles
     found = factor(c, kernel.noise / count, overwrite=True)
     if not np.isfinite(found.root[-1, -1]):
         return math.inf, np.zeros_like(logs)
@@ -290,11 +296,13 @@ def evidence_and_slope(logs, x, y, count, singles):
     w *= -k
     w += (a / v) @ a.T
     diagonal = np.einsum("ii->i", w) / count
-    # Each pair stands for two entries.
-    of_pairs = 2 * kernel.additive * squareform(w, checks=False)
-    of_additive = kernel.additive * n_singles * np.trace(w) + np.sum(parts @ of_pairs)
-    parts *= squares
-    of_nu = -kernel.nu / 2 * np.sum(parts @ of_pairs)
+    of_nu = of_additive = 0.0
+    if n_singles:  # each pair stands for two entries
+        of_pairs = 2 * kernel.additive * squareform(w, checks=False)
+        of_additive = kernel.additive * n_singles * np.trace(w)
+        of_additive += np.sum(parts @ of_pairs)
+        parts *= squares
+        of_nu = -kernel.nu / 2 * np.sum(parts @ of_pairs)
     ones, wx = np.sum(w), w @ x
     of_slope = kernel.slope * (ones + np.sum(x * wx))
     w *= smooth

@@ -43,7 +43,7 @@ from sklearn_gn.linalg.factors import factor, is_formed
 from sklearn_gn.linalg.large_gram import LargeGram, LayerRows, RowBlock
 
 _MOST_PARAMETERS = 4096  # whose covariance the host computes in seconds
-_BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
+BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
 _ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
 _ROWS_OF_A_PARAMETER = 10  # rows times targets, of which a matrix is made
 _COEF = 0.1  # standard deviation of the first coefficients, in units of y
@@ -451,7 +451,7 @@ def sum_over_blocks(function, rows, n_parameters):
 
 def block_size(width):
     """Return the number of rows whose products of some width stay in cache."""
-    return max(64, min(BLOCK_ROWS, _BLOCK_FLOATS // max(width, 1)))
+    return max(64, min(BLOCK_ROWS, BLOCK_FLOATS // max(width, 1)))
 
 
 def forward(model, layers, x):

@@ -174,10 +174,9 @@ def init(data, net, options):
     if options.n_effective is not None:  # the prior alone chooses
         alpha = float(data.options.alpha) / 10
         return evaluated(data.rough, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
-    alpha = float(options.alpha)
-    if np.any(net.bias):  # a head from before, whose last steps are all that is left
-        return evaluated(data, net, alpha)
-    state = first_state(data, net, alpha)
+    # Of a head from before, the last steps alone are left, which are taken in full.
+    finest = data if np.any(net.bias) else data.rough
+    state = evaluated(finest, net, float(options.alpha))
     ended = state.grad_max <= data.rough.options.tol
     return state._replace(slope=0.0) if ended else state
 

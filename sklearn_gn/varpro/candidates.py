@@ -14,8 +14,8 @@ and each wide one has been fitted without a part of them. The process is fitted 
 classes as numbers, and logits are a multiple of its values. This factor t, and one of
 the logits of the wide ones, have the highest density at left-out rows, at the cost
 ``2 log^2 t`` in units of the log density of all rows, which keeps few rows from
-deciding. A process of some rows, and the first wide member, tell whether candidates of
-their kind are worth their place; else the search for them ends.
+deciding. A process of some rows that is not worth its place, or a first wide member
+that has no share, ends the search for its kind.
 """
 
 import math
@@ -334,7 +334,7 @@ def with_wide(wide, lacking, kinds, log_p, seen, rows, options):
     return [*kinds, wide], [*(p[kept] for p in log_p), own[:, None]], seen
 
 
-def wide_are_worth(small, wide, rows, options, process):
+def wide_have_share(small, wide, rows, options, process):
     """Whether wide members have a share beside all other candidates."""
     small, seen = with_summaries(small, rows, options), left_out_rows(rows)
     found = kinds_of_classes(small, rows, options)

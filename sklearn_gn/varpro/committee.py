@@ -51,7 +51,7 @@ from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.candidates import beside_process, set_fitted, wide_are_worth
+from sklearn_gn.varpro.candidates import beside_process, set_fitted, wide_have_share
 from sklearn_gn.varpro.members import Member, mean_values, networks_of
 from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
@@ -315,7 +315,7 @@ def step(rows, state, options):
     """Take a step of the members by the evidence, an epoch of the wide ones, or both.
 
     Of wide members that wait the first one begins when those by the evidence have
-    ended, and the others if it is worth its place beside all other candidates.
+    ended, and the others if it has a share beside all other candidates.
     """
     (report, of_wide), wide = state.reports, state.wide
     if state.runs and (report is None or report.stop is None):
@@ -329,7 +329,7 @@ def step(rows, state, options):
         if of_wide.stop and not wide.fitted:
             given = state.ended, wide.members[:1], rows, options, state.process
             others = wide._replace(running=(1, len(wide.members)), iteration=0)
-            goes_on = of_wide.stop == "tol" and wide_are_worth(*given)
+            goes_on = of_wide.stop == "tol" and wide_have_share(*given)
             wide = others if goes_on else None
             of_wide = of_wide._replace(stop=None) if wide else None
     reports, shown = (report, of_wide), report or of_wide

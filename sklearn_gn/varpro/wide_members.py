@@ -26,7 +26,7 @@ are nearly separable for noisier than they are; wide networks do well there, and
 noise where classes overlap. Rows that a fit has not seen tell
 (:mod:`sklearn_gn.varpro.candidates`): each wide member is fitted without a quarter of
 the rows, another one for each member, before it sees all of them. The first is fitted
-alone, the others only if it is worth its place beside all other candidates.
+alone, the others only if it has a share beside all other candidates.
 """
 
 import math
@@ -65,7 +65,7 @@ class WideState(NamedTuple):
 
     @property
     def fitted(self):
-        """The members, once the first one was worth it and all of them are fitted."""
+        """The members, once the first one had a share and all of them are fitted."""
         return self.members if self.running[1] == len(self.members) else ()
 
 

@@ -109,7 +109,7 @@ def test_sums_are_those_of_automatic_differentiation(
 def test_blocks_of_rows_change_nothing(monkeypatch, n_values):
     model, theta, rows = problem((4, 5), ("tanh",), n_values, "squared", m=200)
     whole = model.sums(theta, rows)
-    monkeypatch.setattr(layers, "_BLOCK_FLOATS", 1)
+    monkeypatch.setattr(layers, "BLOCK_FLOATS", 1)
     assert layers.block_size(1) < 200
     for a, b in zip(model.sums(theta, rows), whole, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
