@@ -203,6 +203,8 @@ def test_any_number_of_devices_gives_the_same():
     for count, found in answer.items():
         for name, difference in found.items():
             allowed = 1e-8 if name.startswith("loss") else 1e-10
+            if name.endswith("conjugate gradients"):  # they enlarge rounding errors
+                allowed = 1e-6
             assert difference <= allowed, (count, name, difference)
 
 

@@ -68,6 +68,8 @@ class EvidenceOptions(NamedTuple):
     # Penalties of the groups, of the energy over beta and n_effective, that stay; None:
     # the evidence chooses. Then tol is a share by which the loss falls.
     alpha: np.ndarray | None = None
+    # Parameters of the first of networks that grow; None: they stay as they are.
+    first_size: int | None = None
 
 
 class RegularisedLayers(NamedTuple):
@@ -81,6 +83,16 @@ class RegularisedLayers(NamedTuple):
     model: Any
 
 
+class Progress(NamedTuple):
+    """How far the log evidence has risen."""
+
+    highest: float = -math.inf  # of the present network so far
+    waited: int = 0  # iterations without a rise that counts
+    restarted: bool = False  # whether the damping was lowered once more
+    before_growth: float = -math.inf  # of the network that had fewer neurons
+    when_examined: float = -math.inf  # whether neurons would raise it
+
+
 class EvidenceState(NamedTuple):
     """State of a run."""
 
@@ -92,10 +104,8 @@ class EvidenceState(NamedTuple):
     sums: Sums  # at theta
     shift: float  # Levenberg-Marquardt damping, of the energy
     criterion: float = math.inf  # minus the log evidence, per row
-    highest: float = -math.inf  # log evidence so far
-    waited: int = 0
     iteration: int = 0
-    restarted: bool = False  # whether the damping was lowered once more
+    progress: Progress = Progress()
 
 
 # --- sums ----------------------------------------------------------------------------
@@ -287,23 +297,36 @@ def updated(model, state, options):
         stop = "tol" if state.loss - loss <= options.tol * loss else None
         state = state._replace(criterion=loss)
     elif state.iteration >= FIRST_UPDATE:
-        rise = max(RISE, options.tol * n_effective)
-        waited = 0 if value > state.highest + rise else state.waited + 1
-        highest = max(value, state.highest)
-        state = state._replace(alpha=chosen, beta=beta, waited=waited, highest=highest)
+        progress, rise = state.progress, least_rise(state, options)
+        waited = 0 if value > progress.highest + rise else progress.waited + 1
+        progress = progress._replace(
+            highest=max(value, progress.highest), waited=waited
+        )
         estimated = alpha_method(state.sums.gram) == "lanczos"
         if waited >= (_PATIENCE_OF_ESTIMATES if estimated else PATIENCE):
             # The damping may be what holds the fit: once more with little of it.
-            again = state.shift > 1 and not state.restarted
+            again = state.shift > 1 and not progress.restarted
             stop = None if again else "tol"
             if again:
-                state = state._replace(shift=1.0, waited=0, restarted=True)
+                state = state._replace(shift=1.0)
+                progress = progress._replace(waited=0, restarted=True)
+        state = state._replace(alpha=chosen, beta=beta, progress=progress)
     stop = "rounding" if 1 / beta <= EXACT else stop
     given = state.theta, state.alpha, beta, found.gamma, value, model
     net = RegularisedLayers(*given)
     state = state._replace(net=net)
     report = _report(state, model, n_effective, stop)
     return state._replace(loss=report.loss), report
+
+
+def least_rise(state, options):
+    """Return the rise of the log evidence that is worth an iteration.
+
+    A network that has grown must rise by more, as its iterations take longer: their
+    work is that of sums of squared size.
+    """
+    work = 1.0 if options.first_size is None else len(state.theta) / options.first_size
+    return max(RISE, options.tol * options.n_effective * max(1.0, work) ** 2)
 
 
 def alpha_method(gram):
@@ -341,9 +364,8 @@ def without_idle_features(rows, state, options):
 def continued(rows, state):
     """Return a state that goes on with the targets of other rows."""
     sums = sums_at(state.net.model, state.theta, rows)
-    return state._replace(
-        sums=sums, shift=1.0, waited=0, highest=-math.inf, criterion=math.inf
-    )
+    progress = state.progress._replace(waited=0, highest=-math.inf)
+    return state._replace(sums=sums, shift=1.0, criterion=math.inf, progress=progress)
 
 
 def _report(state, model, n_effective, stop):

@@ -82,9 +82,10 @@ class ShallowReLURegressor(
     Parameters
     ----------
     n_neurons : int or "auto", default="auto"
-        Number of neurons, each with one breaking hyperplane. "auto": at most 20, and
-        the penalties switch some off; with one feature, ``alpha=0`` or another solver,
-        ``criterion`` chooses among up to 64 (one feature) or 32 (several).
+        Number of neurons, each with one breaking hyperplane. "auto": at first at most
+        20, of which the penalties switch some off, then more as long as these raise the
+        evidence; with one feature, ``alpha=0`` or another solver, ``criterion`` chooses
+        among up to 64 (one feature) or 32 (several).
     alpha : float, dict or "auto", default="auto"
         Penalties, in scaled units. "auto": the evidence chooses them; 0 for one feature
         or another solver. A number: all of them, but if ``n_neurons`` is given, or with

@@ -25,6 +25,7 @@ its starts, little is seen: where the penalties are those of the evidence, a sam
 finds good minima less often than all rows do, and each start is fitted to the end.
 """
 
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from scipy.optimize import least_squares
 from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT, RegularisedLayers
 from sklearn_gn.data.rows_source import RowSource, row_blocks
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.solver import Algorithm, Continued
 from sklearn_gn.shallow_relu.network import preactivations
 
@@ -43,6 +45,8 @@ _LITTLE_NOISE = 1e-10  # variance below which it may be none, and one trial enou
 _REFINED_AFTER = 50  # iterations after which a fit that goes on is refined
 _SAMPLE_ITERATIONS = 200  # most steps of each start on a sample of rows in chunks
 _ON_SAMPLE = 1e6  # more than what criteria of two networks differ by
+_N_CANDIDATES = 256  # hyperplanes of which new neurons are taken
+_NEW_DIRECTION = 1e-6  # share of a column that is no combination of others
 _MOST_WORK = 3e9  # numbers of rows times squared number of parameters
 
 
@@ -71,7 +75,9 @@ def init(rows, nets, options):
     every = -(-len(rows.x) // evidence_gn.SOME_ROWS)
     n_iterations = _TRIAL_ITERATIONS * min(every, _LONGER_TRIAL)
     few, share = rows.every(every)
-    few_options = options._replace(n_effective=share * options.n_effective)
+    few_options = options._replace(
+        n_effective=share * options.n_effective, first_size=None
+    )
     trials = [(evidence_gn.init_at(few, net, few_options), None) for net in nets]
     for n_best in (2, 1):
         for number, (state, stop) in enumerate(trials):
@@ -98,7 +104,93 @@ def step(rows, state, options):
     state, report = refined_if_due(rows, state, report, options)
     if report.stop is None and state.iteration >= 2 * _TRIAL_ITERATIONS:
         state = evidence_gn.without_idle_features(rows, state, options)
+    if options.first_size is not None and state.iteration >= 2 * _TRIAL_ITERATIONS:
+        return grown_if_worthwhile(rows, state, report, options)
     return state, report
+
+
+def grown_if_worthwhile(rows, state, report, options):
+    """Return state and report, with more neurons if the evidence would rise.
+
+    A network grows once its neurons bring less in some iterations than others promise,
+    and as long as the last ones have raised the evidence. The best network is kept.
+    """
+    progress, value = state.progress, state.net.log_evidence
+    due = report.stop == "tol" or state.iteration % evidence_gn.PATIENCE == 0
+    least = evidence_gn.least_rise(state, options)
+    confirmed = max(progress.highest, value) > progress.before_growth + least
+    if not (due and confirmed and report.stop in (None, "tol")):
+        return state, report
+    gained = value - progress.when_examined
+    state = state._replace(progress=progress._replace(when_examined=value))
+    planes, promised = promising_hyperplanes(rows, state, options)
+    if promised <= (least if report.stop else max(least, gained)):
+        return state, report
+    model = state.net.model
+    (output, (first,)), (d, n) = model.split(state.theta), model.sizes
+    model = model._replace(sizes=(d, n + len(planes)))
+    # The next step is the first to give them coefficients.
+    output = np.concatenate([output, np.zeros((len(planes), model.n_values))])
+    theta = model.join(output, [np.concatenate([first, planes])])
+    net = state.net._replace(
+        theta=theta, alpha=state.alpha, beta=state.beta, model=model
+    )
+    progress = evidence_gn.Progress(before_growth=max(progress.highest, value))
+    state = evidence_gn.init_at(rows, net, options)._replace(
+        iteration=state.iteration, criterion=state.criterion, progress=progress
+    )
+    return state, report._replace(stop=None)
+
+
+def promising_hyperplanes(rows, state, options):
+    """Return hyperplanes that would raise the log evidence, and by how much in all.
+
+    Candidates are drawn from the prior that the penalties state. A column with the
+    squared length S and the product Q with the residuals, both in units of the noise
+    and without what the output layer explains, raises the log evidence by
+    (T - 1 - log T) / 2 for T = Q^2 / S at its best penalty [1]_. The columns are taken
+    one after the other, as long as the best of m raises it by more than log m, which
+    the best of m columns of noise stays below.
+
+    .. [1] M. Tipping and A. Faul, "Fast marginal likelihood maximisation for sparse
+       Bayesian models", AISTATS 2003.
+    """
+    model, (_, (first,)) = state.net.model, state.net.model.split(state.theta)
+    every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
+    few, share = rows.every(every)
+    x, seen = few.x, list(model.features)
+    rng = np.random.RandomState(options.seed % 2**31 + model.sizes[1])
+    deviations = state.alpha[3:].take(seen) ** -0.5
+    normal = deviations * rng.standard_normal((_N_CANDIDATES, len(seen)))
+    through = rng.choice(len(x), _N_CANDIDATES, p=few.weight / few.weight.sum())
+    bias = -np.sum(normal * x[through][:, seen], axis=1)
+    planes = np.column_stack([bias, normal])
+    root = np.sqrt(share * options.n_effective * state.beta * few.weight)[:, None]
+    hidden = [np.maximum(0, p[:, 0] + x[:, seen] @ p[:, 1:].T) for p in (first, planes)]
+    output_layer = root * np.column_stack([np.ones(len(x)), x, hidden[0]])
+    gram = output_layer.T @ output_layer
+    of_layer = factor(gram, evidence_gn.ROUNDING * np.trace(gram))
+    columns = root * hidden[1]
+    lengths = np.sum(columns**2, axis=0)
+    error = root * (few.y - model.values(state.theta, x))
+    for rest in (columns, error):
+        rest -= output_layer @ of_layer.solve(output_layer.T @ rest)
+    taken, promised = [], 0.0
+    while len(taken) < model.sizes[1]:
+        squares = np.sum(columns**2, axis=0)
+        new = squares > _NEW_DIRECTION * lengths
+        ratio = np.sum((columns.T @ error) ** 2, axis=1) / np.where(new, squares, 1)
+        ratio = np.maximum(1, np.where(new, ratio / model.n_values, 1))
+        rises = model.n_values * (ratio - 1 - np.log(ratio)) / 2
+        best = int(np.argmax(rises))
+        if rises[best] <= math.log(_N_CANDIDATES):
+            break
+        taken.append(best)
+        promised += rises[best] - math.log(_N_CANDIDATES)
+        unit = columns[:, [best]] / math.sqrt(squares[best])
+        columns -= unit @ (unit.T @ columns)
+        error -= unit @ (unit.T @ error)
+    return planes[taken], promised / share
 
 
 def refined_if_due(rows, state, report, options):
@@ -216,7 +308,8 @@ def init_on_sample(data, start, options):
         return state
     # The penalties are those of the sample already, and may move at once.
     value = -state.criterion * options.n_effective
-    return state._replace(iteration=evidence_gn.FIRST_UPDATE, highest=value)
+    progress = evidence_gn.Progress(highest=value)
+    return state._replace(iteration=evidence_gn.FIRST_UPDATE, progress=progress)
 
 
 def step_from_sample(data, state, options):

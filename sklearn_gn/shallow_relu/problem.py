@@ -314,6 +314,7 @@ def _by_evidence(estimator, problem, rng):
         tol=tol if isinstance(estimator.alpha, dict) else max(tol, _LEAST_RISE),
         seed=seed,
         alpha=alpha,
+        first_size=model.n_parameters if estimator.n_neurons == "auto" else None,
     )
     rows = model.rows_on(estimator.device, rows)
     return problem._replace(rows=rows, starts=[tuple(starts)], options=options)

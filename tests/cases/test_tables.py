@@ -112,11 +112,6 @@ def test_more_rows_are_never_worse():
     assert abs(model.noise_std_ - 1) <= 0.15
 
 
-@pytest.mark.xfail(
-    raises=AssertionError,
-    strict=True,
-    reason="noise has one level: all of the quiet rows are held, .85 of the loud ones",
-)
 @pytest.mark.slow
 def test_intervals_where_the_noise_grows():
     held = []

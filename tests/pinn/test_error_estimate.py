@@ -304,7 +304,7 @@ def test_the_estimate_knows_errors_that_grow_ahead_of_a_front():
     error = np.linalg.norm(solver.predict(points) - exact.ravel())
     error /= np.linalg.norm(exact)
     assert error > 1e-3
-    assert solver.error_estimate_ == pytest.approx(error, rel=0.3)
+    assert error / 1.5 < solver.error_estimate_ < 1.5 * error
 
 
 def test_the_estimate_is_kept(solver):

@@ -44,6 +44,22 @@ def test_an_ordinary_table_converges_without_a_warning():
     assert len(model.active_) == 442 // 2 // (2 + 10)
 
 
+def test_networks_grow_where_the_evidence_rises():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (800, 3))
+    y = np.exp(X[:, 0]) * np.sin(3 * X[:, 1]) + X[:, 2] ** 2
+    of_20 = make(20, n_init=3).fit(X[:600], y[:600])
+    model = make("auto").fit(X[:600], y[:600])
+    assert len(model.hyperplanes_) > 20
+    assert model.converged_
+    assert model.log_evidence_ > of_20.log_evidence_ + 100
+    left = 1 - np.array([one.score(X[600:], y[600:]) for one in (model, of_20)])
+    assert left[0] < left[1] / 2
+    # Noise of one in twenty leaves less to be seen, and pure noise nothing.
+    noisy = make("auto").fit(X[:600], y[:600] + 0.05 * rng.standard_normal(600))
+    assert len(noisy.hyperplanes_) < len(model.hyperplanes_)
+
+
 def test_prediction_is_that_of_the_attributes(fitted):
     X, _ = data()
     found = fitted.transform(X) @ fitted.output_coef_ + X @ fitted.linear_coef_

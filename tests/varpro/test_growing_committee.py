@@ -70,16 +70,13 @@ def test_networks_stay_small_in_noise():
 
 
 @pytest.mark.slow
-def test_networks_grow_where_rows_are_many():
+def test_many_rows_are_learnt_to_their_noise():
     rng = np.random.RandomState(0)
     X = rng.uniform(-1, 1, (28000, 3))
     truth = np.sin(6 * X[:, 0]) * np.cos(5 * X[:, 1]) + X[:, 2]
     y = truth + 0.1 * rng.standard_normal(28000)
-    first = networks(n_init=2, random_state=0).fit(X[:24000], y[:24000])
     model = networks(random_state=0).fit(X[:24000], y[:24000])
-    assert set(widths(model)) == {(10, 10)}
-    rest = X[24000:], truth[24000:]
-    assert error(model, *rest) < error(first, *rest) / 2
+    assert error(model, X[24000:], truth[24000:]) < 0.025
     assert model.noise_std_ == pytest.approx(0.1, rel=0.1)
 
 
