@@ -25,8 +25,9 @@ from sklearn_gn.segmented.fitted import Feature, set_attributes
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.noise import NONE
 from sklearn_gn.segmented.preparation import (
-    needs_all_points,
     problem_of,
+    refuse,
+    refuse_parts,
     stack,
     warn_of_room,
     with_known,
@@ -38,16 +39,14 @@ from sklearn_gn.segmented.selection import find_breakpoints
 
 def fit_columns(model, prepared, options, kind, y_std):
     """Fit several columns of y with common breakpoints."""
-    reason = needs_all_points(model) if y_std is None else "y_std"
-    if model.shape is not None:
-        reason = f"shape={model.shape!r}"
-    if model.jumps == "auto":
-        reason = f"jumps={model.jumps!r}"
-    if reason is not None:
-        raise ValueError(
-            f"{reason} cannot be combined with several columns of y: fit the columns "
-            "one by one, or use MultiOutputRegressor of sklearn.multioutput."
-        )
+    text = (
+        "{} cannot be combined with several columns of y: fit the columns one by one, "
+        "or use MultiOutputRegressor of sklearn.multioutput."
+    )
+    if y_std is not None:
+        raise ValueError(text.format("y_std"))
+    refuse_parts(model, text)
+    refuse(model, text, shape=None, jumps=bool(model.jumps))
     problem, fits, interval, path = _fits(model, prepared, options)
     warn_of_room(model, prepared[0], options, kind, int(fits[0].free.sum()))
     of_columns = []

@@ -28,29 +28,31 @@ class Condition(NamedTuple):
 
 
 def parse_slopes(slopes, n_segments):
-    """Return the conditions on slopes: (segments, kind, value) with their names."""
-    if isinstance(slopes, tuple):
-        entries, of_all = [slopes] * n_segments, True
-    else:
-        entries, of_all = list(slopes), False
-        if len(entries) != n_segments:
-            raise ValueError(
-                f"slopes={slopes!r} has {len(entries)} entries, but the line has "
-                f"{n_segments} segments: give one for each, or a tuple (low, high)."
-            )
+    """Return the conditions on slopes: (name, segments, sign, value, is_equal).
+
+    The slope, or the difference of the slopes of two segments, times the sign is equal
+    to the value times the sign, or at least that.
+    """
+    of_all = isinstance(slopes, tuple)
+    entries = [slopes] * n_segments if of_all else list(slopes)
+    if len(entries) != n_segments:
+        raise ValueError(
+            f"slopes={slopes!r} has {len(entries)} entries, but the line has "
+            f"{n_segments} segments: give one for each, or a tuple (low, high)."
+        )
     found, first = [], {}
     for j, entry in enumerate(entries):
         name = f"slopes={slopes!r}" if of_all else f"slopes[{j}]={entry!r}"
         if isinstance(entry, str):
             if entry in first:
-                found.append((name, (first[entry], j), "equal", 0.0))
+                found.append((name, (first[entry], j), 1, 0.0, True))
             first.setdefault(entry, j)
         elif entry is not None and isinstance(entry, Real) and np.isfinite(entry):
-            found.append((name, (j,), "given", float(entry)))
+            found.append((name, (j,), 1, float(entry), True))
         elif isinstance(entry, (tuple, list)) and len(entry) == 2:
             for sign, bound in zip((1, -1), entry, strict=True):
                 if bound is not None and np.isfinite(bound):
-                    found.append((name, (j,), sign, float(bound)))
+                    found.append((name, (j,), sign, float(bound), False))
         elif entry is not None:
             raise ValueError(
                 f"{name} must be None, a slope, a pair (low, high), or a text that "

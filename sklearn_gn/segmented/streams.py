@@ -25,11 +25,11 @@ from sklearn_gn.data.tables import MappedRows
 from sklearn_gn.segmented.fitted import set_fit
 from sklearn_gn.segmented.noise import Autoregression
 from sklearn_gn.segmented.preparation import (
-    needs_all_points,
     options_of,
     prepare,
     problem_of,
     read_more,
+    refuse_parts,
 )
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend, insert
@@ -43,7 +43,9 @@ _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
 def mapped_rows(model, X, y, sample_weight):
     """Return the chunks of X of dask, or of a large file, if a model takes any."""
-    if needs_all_points(model) is not None:
+    try:
+        refuse_parts(model, "")
+    except ValueError:
         return None
     if isinstance(X, np.memmap):
         if len(X) < MAPPED or X.reshape(len(X), -1).shape[1] != 1:
@@ -55,9 +57,7 @@ def mapped_rows(model, X, y, sample_weight):
 
 def fit(model, chunks):
     """Fit a model to the points of chunks, which are gone through several times."""
-    reason = needs_all_points(model)
-    if reason is not None:
-        raise ValueError(f"{reason} needs all points at once, not chunks.")
+    refuse_parts(model, "{} needs all points at once, not chunks.")
     first = first_chunk(model, chunks)
     options = options_of(model, None)
 
@@ -217,13 +217,12 @@ def update(model, X, y, sample_weight):
             "update needs the rows of a fit of one column: call fit before."
         )
     prepared, options = model._kept
-    form, reason = options.form, needs_all_points(model)
+    form, text = options.form, "update cannot be combined with {}: fit all rows."
+    refuse_parts(model, text)
     if form.step or form.sign or form.flat_end or prepared.has_precisions:
-        reason = "jumps, a shape, a level last segment or y_std"
-    elif prepared.rows.linear.shape[1]:
-        reason = "a fit of several features"
-    if reason is not None:
-        raise ValueError(f"update cannot be combined with {reason}: fit all rows.")
+        raise ValueError(text.format("jumps, a shape, a level last segment or y_std"))
+    if prepared.rows.linear.shape[1]:
+        raise ValueError(text.format("a fit of several features"))
     stream = getattr(model, "_stream", None) or Stream(prepared)
     X, y = read_more(model, X, y, y_numeric=True)
     y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)

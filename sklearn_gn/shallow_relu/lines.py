@@ -281,12 +281,11 @@ _OPTIONS = Options(
 
 def _prepared(rows, n_rows):
     """Return the rows of one target for the engine, in its units already."""
-    none, one = np.float64(0), np.float64(1)
     weight = n_rows * rows.weight
     columns = rows.x, rows.y[:, 0], np.empty((len(rows.x), 0)), weight
     return Prepared(
         least_squares.Rows(*columns, n_rows * float(rows.tie_variance[0])),
-        Scaling(none, one, none, one, np.empty(0), np.empty(0)),
+        Scaling.identity(),
         weight,
     )
 
