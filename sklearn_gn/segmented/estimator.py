@@ -21,15 +21,13 @@ from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import fitted, inference, preparation, several, streams
-from sklearn_gn.segmented.columns import fit_columns
-from sklearn_gn.segmented.criteria import CRITERIA
-from sklearn_gn.segmented.diagnosis import diagnose, warn_of_unknown_noise
+from sklearn_gn.segmented.diagnosis import diagnose, summarise, warn_of_unknown_noise
 from sklearn_gn.segmented.existence import BreakpointTest, existence_test
 from sklearn_gn.segmented.families import FAMILIES, check_offset
+from sklearn_gn.segmented.fitted import fit_columns
 from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.noise import noise_scale_of
-from sklearn_gn.segmented.selection import find_of_one
-from sklearn_gn.segmented.summary import summarise
+from sklearn_gn.segmented.selection import CRITERIA, find_of_one
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
 _COUNT = Interval(Integral, 0, None, closed="left")

@@ -14,7 +14,6 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.conditions import parse_points, parse_slopes
 from sklearn_gn.segmented.diagnosis import warn_of_number
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.fitted import Feature, set_attributes
@@ -24,6 +23,8 @@ from sklearn_gn.segmented.joint import (
     find,
     free_space,
     linearised,
+    parse_points,
+    parse_slopes,
     prepared_for,
     without_breakpoints,
 )

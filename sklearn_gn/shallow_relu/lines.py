@@ -21,7 +21,6 @@ import numpy as np
 from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.segmented import least_squares, selection
-from sklearn_gn.segmented.partition import Segments, exact_partition
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
     EXACT,
@@ -35,7 +34,12 @@ from sklearn_gn.segmented.problem import (
     spread,
     sum_of_squares,
 )
-from sklearn_gn.segmented.programme import STARTS, kinks_at_positions
+from sklearn_gn.segmented.programme import (
+    STARTS,
+    Segments,
+    exact_partition,
+    kinks_at_positions,
+)
 from sklearn_gn.segmented.search import (
     descend,
     descend_roughly,
