@@ -208,18 +208,16 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
     most = max([len(each.rows.x) for each in prepared])
     limits = number and min(number, most), min(model.max_breakpoints, most)
     if options.form.kinds is None:
-        search = partial(choose, folds=folds, shared=shared)
+        find = partial(choose, folds=folds, shared=shared)
     else:
-        search = choose_kinds
-    search = partial(search, options=options, limits=limits)
-    is_open = number is None and options.criterion == "bic" and not shared
-    by_noise = partial(numbers_by_noise, search, options) if is_open else lambda _, a: a
+        find = choose_kinds
+    find = partial(find, options=options, limits=limits)
+    if number is None and options.criterion == "bic" and not shared:
+        find = partial(_choose_by_noise, find, options=options)
     if model.loss == "huber":
-        found, clipped = find_robustly(
-            lambda some: by_noise(some, search(some)), prepared, options
-        )
+        found, clipped = find_robustly(find, prepared, options)
         return found, clipped, problem_of(clipped, options)
-    found, problem, _ = by_noise(prepared, search(prepared))
+    found, problem, _ = find(prepared)
     return found, prepared, problem
 
 
@@ -234,18 +232,27 @@ def find_of_one(model, prepared, options, kind, y=None):
     return options._replace(form=form), path, t, clipped, problem
 
 
-def numbers_by_noise(search, options, prepared, found):
-    """Return what a search has found, with the numbers for noise that may vary.
+def _choose_by_noise(search, prepared, options):
+    """Return what a search finds, with the numbers for noise that may vary.
 
     The rows are searched again, weighted by the precisions of their own noise about the
-    lines that were found. The lines of that number are those for equal precisions.
+    lines that were found, unless no number can change: of two fits with residuals e and
+    f, precisions between 1 - s and 1 + s change the difference of the sums of squares
+    by at most s |e - f| |e + f|. The lines are those for equal precisions.
     """
-    answers, problem, found = found
-    weighted = [
-        with_own_precisions(own, options._replace(form=form), t)
-        for own, (t, _, form) in zip(prepared, answers, strict=True)
-    ]
-    varying = [b for b, own in enumerate(weighted) if own is not prepared[b]]
+    answers, problem, found = search(prepared)
+    weighted, varying = list(prepared), []
+    for b, (own, (t, path, form)) in enumerate(zip(prepared, answers, strict=True)):
+        new = with_own_precisions(own, options._replace(form=form), t)
+        precision = np.log(new.rows.weight / own.rows.weight)
+        at = np.searchsorted(path["n_breakpoints"], len(t))
+        total, rss = path["bic"] + path["search_penalty"], path["rss"]
+        least = np.minimum(rss, rss[at]) + np.finfo(float).tiny
+        change = np.sqrt(np.abs(rss - rss[at])) * (np.sqrt(rss) + np.sqrt(rss[at]))
+        change *= own.rows.weight.sum() * np.ptp(precision) / 2 / least
+        if np.any(change > total - total[at]):
+            weighted[b] = new
+            varying.append(b)
     if varying:
         most = PATIENCE + max(len(answers[b][0]) for b in varying)
         limits = None, min(most, search.keywords["limits"][1])
@@ -430,6 +437,7 @@ def choose_kinds(prepared, options, limits, start=(None,) * 3):
         return path[criterion][at] + path.get("search_penalty", 0 * path["rss"])[at]
 
     answers, room = [], most if n_breakpoints is None else 0
+    largest = max(most, n_breakpoints or 0)
     for b, own in enumerate(prepared):
         found = [(*each[b], problem.of([b])) for each, problem, _ in searched]
         n_rows = float(own.rows.weight.sum())
@@ -442,7 +450,7 @@ def choose_kinds(prepared, options, limits, start=(None,) * 3):
         problems, excess = {}, {}
         for kind, (*_, one) in zip((KINK, BOTH, JUMP), found, strict=True):
             one = problems[kind] = one._replace(form=one.form._replace(slope=True))
-            costs = search_penalty(one, count_positions(one), n_rows, 2 * most + 1)
+            costs = search_penalty(one, count_positions(one), n_rows, 2 * largest + 1)
             excess[kind] = np.diff(costs[0]) * (criterion == "bic")
         mixture, best = Mixture(problems, criterion, n_rows, excess), None
         for t, path, form, _ in found:
