@@ -386,6 +386,15 @@ class SegmentedRegressor(
         tags.target_tags.multi_output = True
         return tags
 
+    def __getattr__(self, name):
+        later = vars(self).get("_later", {})
+        if name not in later:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
+        rows = {each: vars(self)[each] for each in ("_kept", "_stream", "_row_checks")}
+        later[name]()  # the fit after an update is read off only now
+        vars(self).update(rows)
+        return getattr(self, name)
+
     def __getstate__(self):
         getattr(self, "_noise_scale", None)  # which is found from the rows
         state = super().__getstate__()

@@ -37,6 +37,7 @@ from sklearn_gn.segmented.search import refine, residuals_in_order
 from sklearn_gn.segmented.selection import find_breakpoints
 
 OF_ROWS = ("_kept", "_stream", "_noise_rows")  # which a saved model leaves behind
+_OF_FIT = ("_fit", "_fits", "_redundancy", "_correlation_errors", "_parts")
 _OF_SOME = ("robust_weights_", "estimators_", "_row_checks", "_noise_scale", *OF_ROWS)
 
 
@@ -53,7 +54,7 @@ class Feature(NamedTuple):
 
 def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     """Set the fitted attributes from the figures of the whole and each feature's."""
-    for name in _OF_SOME:
+    for name in (*_OF_SOME, "_later"):
         vars(model).pop(name, None)
     first, fits = features[0], [each.fit for each in features]
     unknown = family.has_known_variance or first.fit.is_noise_unknown
@@ -112,6 +113,16 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     if not of_sums and clipped is prepared:
         model._noise_rows = prepared.rows
     return float(scale[0])
+
+
+def postpone(model, set_later):
+    """Drop what is read off a fit, until one of its attributes is asked for."""
+    names, kept = [*vars(model)], ("n_features_in_", "feature_names_in_")
+    names = [n for n in names if n in _OF_FIT or (n.endswith("_") and n not in kept)]
+    names += vars(model).get("_later", {})
+    for name in names:
+        vars(model).pop(name, None)
+    model._later = dict.fromkeys(names, set_later)
 
 
 def judge_rows(model, X, y, prepared, options, scale):

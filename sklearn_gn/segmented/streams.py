@@ -22,7 +22,7 @@ from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.data.rows import check_sample_weight, chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
-from sklearn_gn.segmented.fitted import set_fit
+from sklearn_gn.segmented.fitted import postpone, set_fit
 from sklearn_gn.segmented.noise import Autoregression
 from sklearn_gn.segmented.preparation import (
     options_of,
@@ -223,10 +223,10 @@ def update(model, X, y, sample_weight):
         raise ValueError(text.format("jumps, a shape, a level last segment or y_std"))
     if prepared.rows.linear.shape[1]:
         raise ValueError(text.format("a fit of several features"))
-    stream = getattr(model, "_stream", None) or Stream(prepared)
+    stream = getattr(model, "_stream", None) or Stream(prepared, model)
     X, y = read_more(model, X, y, y_numeric=True)
     y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
-    kept, kind = weight > 0, model._date_kind
+    kept = weight > 0
     with one_blas_thread():
         if kept.any():
             stream.add(X[kept, 0], y[kept], weight[kept])
@@ -234,14 +234,16 @@ def update(model, X, y, sample_weight):
         if found is None:  # a search of all rows is worthwhile
             stream.is_open[:] = True
             prepared = stream.points()
-            found = find_of_one(model, prepared, options, kind)
-            set_fit(model, prepared, kind, *found)
+            found = find_of_one(model, prepared, options, model._date_kind)
+            set_fit(model, prepared, model._date_kind, *found)
             stream.is_new, stream.checked = True, None
+            stream.take(model)
         else:
             prepared, t, problem = found
-            noise = Autoregression(model.autocorrelation_, model._redundancy)
-            given = model.selection_path_, t, prepared, problem, [noise]
-            set_fit(model, prepared, kind, options, *given)
+            stream.t = prepared.scaling.to_user(t)
+            given = stream.path, t, prepared, problem, [stream.noise]
+            later = partial(set_fit, model, prepared, model._date_kind, options, *given)
+            postpone(model, later)
     model._kept, model._stream = (prepared, options), stream
     model._row_checks = RowChecks(stream.n_rows)
 
@@ -249,8 +251,9 @@ def update(model, X, y, sample_weight):
 class Stream:
     """Rows in bins of x, about as many in each as there are bins."""
 
-    def __init__(self, prepared):
+    def __init__(self, prepared, model):
         rows, scaling = prepared.rows, prepared.scaling
+        self.take(model)
         self.center = scaling.y_center
         y = scaling.y_size * rows.y
         self._fill(np.stack([scaling.to_user(rows.x), y, rows.weight]))
@@ -258,6 +261,11 @@ class Stream:
         self.is_new, self.unavailable = False, 0.0
         # When last looked at: rows, squares, gain of a kink, and loss without one.
         self.checked = None
+
+    def take(self, model):
+        """Take breakpoints, noise and path of a fit, from which the next ones follow."""
+        self.t, self.path = model._fit.breakpoints[model._fit.free], model.selection_path_
+        self.noise = Autoregression(model.autocorrelation_, model._redundancy)
 
     def _fill(self, rows):
         """Put rows (3, n) in the order of x into bins."""
@@ -312,18 +320,17 @@ class Stream:
         from the loss without the cheapest. Rows that are added raise all sums of
         squares, so that until they could have closed the gap neither is looked at.
         """
-        start = model._fit.breakpoints
 
         def fit(prepared):
             problem, tol = problem_of([prepared], options, False), 1e-4 / self.n_rows
-            t = prepared.scaling.x(start[model._fit.free])[None]
+            t = prepared.scaling.x(self.t)[None]
             t, rss = descend(problem, t, sum_of_squares(problem, t), tol=tol)
             return (prepared, problem, t, rss), prepared.scaling.to_user(t[0])
 
         self.is_open[:] = False
-        self.open(start)
+        self.open(np.append(options.known, self.t))
         prepared, problem, t, rss = _until_open(self, fit)
-        n, k = prepared.rows.weight.sum() / model._redundancy, t.shape[1]
+        n, k = prepared.rows.weight.sum() / self.noise.redundancy, t.shape[1]
         square = n * rss[0] * prepared.scaling.y_size**2
         gain, loss = np.inf, -np.inf  # no bounds are known
         if self.checked is not None:
