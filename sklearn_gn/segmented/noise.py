@@ -164,7 +164,10 @@ _SMOOTHED = 9  # rows of the running median that the first search starts from
 
 
 def start(prepared):
-    """Return the series with residuals from a running median clipped."""
+    """Return the series with rows far from a running median moved onto it.
+
+    Clipped to the bound, a few of them at an end would look like a last segment.
+    """
     rows = prepared.rows
     line = rows.linear
     around = rows.y
@@ -174,9 +177,8 @@ def start(prepared):
         around = rows.y - line @ coef[2:]
     smooth = median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
     residual = around - smooth
-    far = START_BOUND / BOUND * scale_of(residual, rows.weight)
-    y = rows.y - residual + np.clip(residual, -BOUND * far, BOUND * far)
-    return prepared._replace(rows=rows._replace(y=y))
+    far = np.abs(residual) > START_BOUND * scale_of(residual, rows.weight)
+    return prepared._replace(rows=rows._replace(y=np.where(far, rows.y - residual, rows.y)))
 
 
 def residuals(form, rows, y, t):
