@@ -21,7 +21,6 @@ bounds, give the standard errors of the M-estimate too, with Huber's correction 
 number of parameters.
 """
 
-from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -160,7 +159,17 @@ _MOST_SEARCHES = 5
 _MOST_ITERATIONS = 200
 _OUTLYING = 5.0  # robust standard deviations from the lines through other rows
 _MOST_OUTLYING = 0.1  # share of rows that may be outliers
-_SMOOTHED = 9  # rows of the running median that the first search starts from
+_SMOOTHED = 15  # rows of the running median that outliers are far from
+
+
+def from_running_median(rows):
+    """Return the residuals of the rows of one series from a running median."""
+    around = rows.y
+    if rows.linear.shape[1]:
+        columns = np.column_stack([np.ones_like(rows.x), rows.x, rows.linear])
+        coef = least_squares.solve(columns, rows.y, rows.weight).coef
+        around = rows.y - rows.linear @ coef[2:]
+    return around - median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
 
 
 def start(prepared):
@@ -168,17 +177,9 @@ def start(prepared):
 
     Clipped to the bound, a few of them at an end would look like a last segment.
     """
-    rows = prepared.rows
-    line = rows.linear
-    around = rows.y
-    if line.shape[1]:
-        columns = np.column_stack([np.ones_like(rows.x), rows.x, line])
-        coef = least_squares.solve(columns, rows.y, rows.weight).coef
-        around = rows.y - line @ coef[2:]
-    smooth = median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
-    residual = around - smooth
+    rows, residual = prepared.rows, from_running_median(prepared.rows)
     far = np.abs(residual) > START_BOUND * scale_of(residual, rows.weight)
-    return prepared._replace(rows=rows._replace(y=np.where(far, rows.y - residual, rows.y)))
+    return prepared._replace(rows=rows._replace(y=rows.y - far * residual))
 
 
 def residuals(form, rows, y, t):
@@ -226,40 +227,24 @@ def find_robustly(search, prepared, options):
 def outlying_rows(fit, prepared, options, few):
     """Return the outliers, the farthest first, that breakpoints of one series follow.
 
-    The other rows reject such positions, or do as well without segments of few rows.
+    Segments of few rows hold some, or the other rows reject the breakpoints.
     """
     rows, none = prepared.rows, np.empty(0, np.intp)
+    size = np.abs(from_running_median(rows))
+    far = size > _OUTLYING * scale_of(size, rows.weight)
+    if not far.any() or far.mean() > _MOST_OUTLYING or not fit.free.any():
+        return none
     segment = np.searchsorted(fit.t, rows.x, side="right")
     short = np.bincount(segment, minlength=len(fit.t) + 1) <= few
-    size = np.abs(inference.residuals(fit, rows))
-    far = size > _OUTLYING * scale_of(size, rows.weight)
-    used, kept = ~(short[segment] | far), ~(fit.free & (short[:-1] | short[1:]))
-    dropped = np.flatnonzero(~kept)
-    for group in np.split(dropped, np.flatnonzero(~short[dropped[1:]]) + 1):
-        if len(group) and not (short[group[0]] or short[group[-1] + 1]):
-            kept[group[len(group) // 2]] = True
-    if used.all() or not used.any():
-        return none
-    others = prepared.select(used)
-    kinds = tuple(compress(fit.form.kinds or (), kept))
-    options = options._replace(form=fit.form._replace(kinds=kinds or None))
-    problem, t = problem_of([others], options, False), fit.t[None, kept & fit.free]
-    before = sum_of_squares(problem, t)
-    t, (least,) = descend(problem, t.copy(), before.copy())
-    t = with_known(prepared, options, t[0])[0]
-    line = least_squares.solve_design(options.form, others.rows, t)
-    freedom = others.rows.weight.sum() - line.rank
-    rejected = (before[0] - least) * freedom > len(t) * fit.half_width**2 * least
-    left = fit.degrees_of_freedom - rows.weight[far].sum()
-    as_well = line.rss * left <= rows.weight[~far] @ size[~far] ** 2 * freedom
-    # Most rows have to agree.
-    if 2 * freedom <= fit.n_rows or not (rejected or (short.any() and as_well)):
-        return none
-    fitted = least_squares.design(options.form, rows.x, rows.linear, t) @ line.coef
-    size = np.abs(rows.y - fitted)
-    far = size > _OUTLYING * scale_of(size[used], others.rows.weight)
-    if not far[~used].any() or far.mean() > _MOST_OUTLYING:
-        return none
+    if not far[short[segment]].any():
+        others = [prepared.select(~far)]
+        problem = problem_of(others, options._replace(form=fit.form), False)
+        t = fit.t[None, fit.free]
+        before = sum_of_squares(problem, t)
+        _, least = descend(problem, t.copy(), before.copy())
+        allowed = fit.free.sum() * fit.half_width**2 * least / fit.degrees_of_freedom
+        if not before > least + allowed:
+            return none
     return np.argsort(-size, kind="stable")[: far.sum()]
 
 

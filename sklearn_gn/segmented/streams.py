@@ -264,7 +264,10 @@ class Stream:
 
     def take(self, model):
         """Take breakpoints, noise and path of a fit, from which the next ones follow."""
-        self.t, self.path = model._fit.breakpoints[model._fit.free], model.selection_path_
+        self.t, self.path = (
+            model._fit.breakpoints[model._fit.free],
+            model.selection_path_,
+        )
         self.noise = Autoregression(model.autocorrelation_, model._redundancy)
 
     def _fill(self, rows):
