@@ -18,7 +18,7 @@ inequalities are a problem of least distance, which non-negative least squares s
 (Lawson and Hanson, "Solving least squares problems", 1974, chapter 23).
 """
 
-from itertools import combinations
+from itertools import chain, combinations
 from numbers import Real
 from typing import NamedTuple
 
@@ -141,20 +141,13 @@ def null_space(rows):
 
 def contradiction(conditions):
     """Return the names of two conditions that exclude each other; of all, if no two."""
-    n = len(conditions[0].row)
-
-    def is_feasible(some):
-        return least_squares_under(np.eye(n), np.zeros(n), some) is not None
-
-    by_name = {}
+    n, by_name = len(conditions[0].row), {}
     for each in conditions:
         by_name.setdefault(each.name, []).append(each)
-    for name, own in by_name.items():
-        if not is_feasible(own):
-            return [name]
-    for a, b in combinations(by_name, 2):
-        if not is_feasible(by_name[a] + by_name[b]):
-            return [a, b]
+    for names in chain(combinations(by_name, 1), combinations(by_name, 2)):
+        some = [each for name in names for each in by_name[name]]
+        if least_squares_under(np.eye(n), np.zeros(n), some) is None:
+            return list(names)
     return list(by_name)
 
 

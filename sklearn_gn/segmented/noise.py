@@ -172,16 +172,6 @@ def from_running_median(rows):
     return around - median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
 
 
-def start(prepared):
-    """Return the series with rows far from a running median moved onto it.
-
-    Clipped to the bound, a few of them at an end would look like a last segment.
-    """
-    rows, residual = prepared.rows, from_running_median(prepared.rows)
-    far = np.abs(residual) > START_BOUND * scale_of(residual, rows.weight)
-    return prepared._replace(rows=rows._replace(y=rows.y - far * residual))
-
-
 def residuals(form, rows, y, t):
     """Return fitted values to targets y, and the residuals of the rows."""
     fitted = y - least_squares.solve_design(form, rows._replace(y=y), t).residual
@@ -189,8 +179,17 @@ def residuals(form, rows, y, t):
 
 
 def find_robustly(search, prepared, options):
-    """Search until the weights of the series no longer change."""
-    clipped, found = [start(each) for each in prepared], [None] * len(prepared)
+    """Search until the weights of the series no longer change.
+
+    Rows far from a running median begin on it: clipped to the bound, a few of them at
+    an end would look like a last segment.
+    """
+    clipped, found = [], [None] * len(prepared)
+    for each in prepared:
+        residual = from_running_median(each.rows)
+        far = np.abs(residual) > START_BOUND * scale_of(residual, each.rows.weight)
+        rows = each.rows._replace(y=each.rows.y - far * residual)
+        clipped.append(each._replace(rows=rows))
     moving = range(len(prepared))
     for _ in range(_MOST_SEARCHES):
         before = [found[b] for b in moving]

@@ -23,6 +23,7 @@ from sklearn_gn.data.rows import check_sample_weight, chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
 from sklearn_gn.segmented.fitted import postpone, set_fit
+from sklearn_gn.segmented.least_squares import two_rows
 from sklearn_gn.segmented.noise import Autoregression
 from sklearn_gn.segmented.preparation import (
     options_of,
@@ -95,18 +96,13 @@ def _points_of(sums, edges, center, own):
     mean, level = su / weight, sy / weight
     variance = np.maximum(suu / weight - mean**2, 0)
     wide = variance > np.finfo(float).eps ** 1.25
-    slope = np.where(wide, suy / weight - mean * level, 0)
-    slope /= np.where(wide, variance, 1)
-    # Two points with weights 1 : c^2 that lie in the bin.
-    std = np.sqrt(variance)
-    c = np.where(wide, (1 - mean) / np.where(wide, std, 1), 1)
-    c = np.where(wide, np.clip(1, std / np.maximum(mean, 1e-300), c), 1)
-    u = np.stack([mean - std / c, mean + std * c])
-    y = level + slope * (u - mean)
-    share = np.stack([c**2, np.ones_like(c)]) / (1 + c**2)
+    variance = np.where(wide, variance, 0)
+    slope = suy / weight - mean * level
+    slope = np.where(wide, slope / np.where(wide, variance, 1), 0)
     rest = float(np.sum(syy - weight * (level**2 + slope**2 * variance)))
-    x = edges[index] + np.diff(edges)[index] * np.clip(u, 0, 1)
-    points = np.stack([x, y, weight * share]).reshape(3, -1)
+    du, weight = two_rows(weight, variance, mean, 1 - mean)
+    x = edges[index] + np.diff(edges)[index] * np.clip(mean + du, 0, 1)
+    points = np.stack([x, level + slope * du, weight]).reshape(3, -1)
     x, y, weight = np.concatenate([points, *own], axis=1)
     none = np.empty((len(x), 0))
     return prepare(x, y + center, none, weight, rest=max(rest, 0.0))
@@ -223,7 +219,11 @@ def update(model, X, y, sample_weight):
         raise ValueError(text.format("jumps, a shape, a level last segment or y_std"))
     if prepared.rows.linear.shape[1]:
         raise ValueError(text.format("a fit of several features"))
-    stream = getattr(model, "_stream", None) or Stream(prepared, model)
+    stream = getattr(model, "_stream", None) or Stream(prepared)
+    if "_fit" in vars(model):  # the next ones follow the breakpoints and their noise
+        stream.t = model._fit.breakpoints[model._fit.free]
+        stream.noise = Autoregression(model.autocorrelation_, model._redundancy)
+        stream.path = model.selection_path_
     X, y = read_more(model, X, y, y_numeric=True)
     y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
     kept = weight > 0
@@ -237,7 +237,6 @@ def update(model, X, y, sample_weight):
             found = find_of_one(model, prepared, options, model._date_kind)
             set_fit(model, prepared, model._date_kind, *found)
             stream.is_new, stream.checked = True, None
-            stream.take(model)
         else:
             prepared, t, problem = found
             stream.t = prepared.scaling.to_user(t)
@@ -251,9 +250,8 @@ def update(model, X, y, sample_weight):
 class Stream:
     """Rows in bins of x, about as many in each as there are bins."""
 
-    def __init__(self, prepared, model):
+    def __init__(self, prepared):
         rows, scaling = prepared.rows, prepared.scaling
-        self.take(model)
         self.center = scaling.y_center
         y = scaling.y_size * rows.y
         self._fill(np.stack([scaling.to_user(rows.x), y, rows.weight]))
@@ -261,14 +259,6 @@ class Stream:
         self.is_new, self.unavailable = False, 0.0
         # When last looked at: rows, squares, gain of a kink, and loss without one.
         self.checked = None
-
-    def take(self, model):
-        """Take breakpoints, noise and path of a fit, from which the next ones follow."""
-        self.t, self.path = (
-            model._fit.breakpoints[model._fit.free],
-            model.selection_path_,
-        )
-        self.noise = Autoregression(model.autocorrelation_, model._redundancy)
 
     def _fill(self, rows):
         """Put rows (3, n) in the order of x into bins."""
