@@ -237,7 +237,7 @@ class Data(NamedTuple):
 class Phase(IntEnum):
     """What the next step of a search does."""
 
-    programme.STARTS = 0  # descend from the starts, to the tolerance of the rounds
+    STARTS = 0  # descend from the starts, to the tolerance of the rounds
     ROUNDS = 1  # look for better networks
     END = 2  # descend to the tolerance of the fit
 
