@@ -321,7 +321,10 @@ class SegmentedRegressor(
         """
         if absolute_sigma and y_std is None:
             raise ValueError("absolute_sigma=True needs y_std, the deviations.")
-        is_joint = preparation.is_joint(self) or offset is not None
+        several_features = isinstance(self.broken_features, list)
+        has_conditions = self.slopes is not None or self.through is not None
+        is_joint = several_features or has_conditions or self.family != "gaussian"
+        is_joint = is_joint or offset is not None
         if not is_joint:
             if type(X) is not np.ndarray and y_std is None:  # a file, or dask's
                 chunks = streams.mapped_rows(self, X, y, sample_weight)

@@ -142,20 +142,12 @@ def refuse_parts(model, text):
         refuse(model, text, criterion="bic")
 
 
-def is_joint(model):
-    """Return whether a model asks for more than least squares of one feature."""
-    conditions = model.slopes is not None or model.through is not None
-    several = isinstance(model.broken_features, list)
-    return conditions or model.family != "gaussian" or several
-
-
 def check_is_plain(model, name):
     """Raise a ValueError where only least squares of one feature will do."""
-    if is_joint(model):
-        raise ValueError(
-            f"{name} is for least squares of one broken feature: leave out family, "
-            "slopes and through, and give one number or name as broken_features."
-        )
+    text = f"{name} is for least squares of one broken feature, not for {{}}."
+    refuse(model, text, family="gaussian", slopes=None, through=None)
+    if isinstance(model.broken_features, list):
+        refuse(model, text, broken_features=0)
 
 
 # --- the data ------------------------------------------------------------------------

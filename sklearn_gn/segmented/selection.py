@@ -212,12 +212,14 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
     else:
         find = choose_kinds
     find = partial(find, options=options, limits=limits)
-    if number is None and options.criterion == "bic" and not shared:
-        find = partial(_choose_by_noise, find, options=options)
+    is_open = number is None and options.criterion == "bic" and not shared
+    by_noise = partial(_numbers_by_noise, find, options, is_open)
     if model.loss == "huber":
-        found, clipped = find_robustly(find, prepared, options)
+        found, clipped = find_robustly(
+            lambda some: by_noise(some, find(some)), prepared, options
+        )
         return found, clipped, problem_of(clipped, options)
-    found, problem, _ = find(prepared)
+    found, problem, _ = by_noise(prepared, find(prepared))
     return found, prepared, problem
 
 
@@ -232,15 +234,17 @@ def find_of_one(model, prepared, options, kind, y=None):
     return options._replace(form=form), path, t, clipped, problem
 
 
-def _choose_by_noise(search, prepared, options):
-    """Return what a search finds, with the numbers for noise that may vary.
+def _numbers_by_noise(search, options, is_open, prepared, found):
+    """Return what a search has found, with open numbers for noise that may vary.
 
     The rows are searched again, weighted by the precisions of their own noise about the
     lines that were found, unless no number can change: of two fits with residuals e and
     f, precisions between 1 - s and 1 + s change the difference of the sums of squares
     by at most s |e - f| |e + f|. The lines are those for equal precisions.
     """
-    answers, problem, found = search(prepared)
+    if not is_open:
+        return found
+    answers, problem, found = found
     weighted, varying = list(prepared), []
     for b, (own, (t, path, form)) in enumerate(zip(prepared, answers, strict=True)):
         new = with_own_precisions(own, options._replace(form=form), t)
