@@ -21,15 +21,13 @@ from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import fitted, inference, preparation, several, streams
-from sklearn_gn.segmented.columns import fit_columns
-from sklearn_gn.segmented.criteria import CRITERIA
-from sklearn_gn.segmented.diagnosis import diagnose, warn_of_unknown_noise
+from sklearn_gn.segmented.diagnosis import diagnose, summarise, warn_of_unknown_noise
 from sklearn_gn.segmented.existence import BreakpointTest, existence_test
 from sklearn_gn.segmented.families import FAMILIES, check_offset
+from sklearn_gn.segmented.fitted import fit_columns
 from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.noise import noise_scale_of
-from sklearn_gn.segmented.selection import find_of_one
-from sklearn_gn.segmented.summary import summarise
+from sklearn_gn.segmented.selection import CRITERIA, find_of_one
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
 _COUNT = Interval(Integral, 0, None, closed="left")
@@ -323,7 +321,10 @@ class SegmentedRegressor(
         """
         if absolute_sigma and y_std is None:
             raise ValueError("absolute_sigma=True needs y_std, the deviations.")
-        is_joint = preparation.is_joint(self) or offset is not None
+        several_features = isinstance(self.broken_features, list)
+        has_conditions = self.slopes is not None or self.through is not None
+        is_joint = several_features or has_conditions or self.family != "gaussian"
+        is_joint = is_joint or offset is not None
         if not is_joint:
             if type(X) is not np.ndarray and y_std is None:  # a file, or dask's
                 chunks = streams.mapped_rows(self, X, y, sample_weight)
@@ -387,6 +388,15 @@ class SegmentedRegressor(
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def __getattr__(self, name):
+        later = vars(self).get("_later", {})
+        if name not in later:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
+        rows = {each: vars(self)[each] for each in ("_kept", "_stream", "_row_checks")}
+        later[name]()  # the fit after an update is read off only now
+        vars(self).update(rows)
+        return getattr(self, name)
 
     def __getstate__(self):
         getattr(self, "_noise_scale", None)  # which is found from the rows

@@ -7,7 +7,7 @@ nuisance parameter is present only under the alternative", 1987).
 - Under normal noise of one variance, the distribution of F depends on the positions of
   the rows alone, and is drawn: the products of the residual with the new pieces are
   jointly normal, with a covariance that is known. Davies' bound is that of the search
-  penalty, :mod:`sklearn_gn.segmented.criteria`. The score test is that of one column,
+  penalty, :mod:`sklearn_gn.segmented.selection`. The score test is that of one column,
   the sum of the new ones of all positions (Muggeo, "Testing with a nuisance parameter
   present only under the alternative", 2016).
 - Under unequal noise the statistic is ``S' V^-1 S`` of the products S of the residuals
@@ -30,7 +30,6 @@ from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.criteria import n_parameters
 from sklearn_gn.segmented.noise import covariances, yule_walker
 from sklearn_gn.segmented.preparation import (
     check_inside,
@@ -52,6 +51,7 @@ from sklearn_gn.segmented.problem import (
     spread,
 )
 from sklearn_gn.segmented.search import EXACT
+from sklearn_gn.segmented.selection import n_parameters
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
 _MOST_BLOCKS = 4096  # of neighbouring rows with one sign

@@ -1,22 +1,43 @@
-"""From breakpoints to the fitted attributes: of one feature, or of several."""
+r"""From breakpoints to the fitted attributes: of one feature, several, or columns of y.
+
+Several columns of y break at the same places, with coefficients and noise of their own.
+Under normal noise the likelihood of common breakpoints t is, but for constants,
+:math:`-n/2 \sum_j \log R_j(t)`, where R_j is the sum of squares of column j. The engine
+minimises the sum of the R_j over given variances, as for several targets of one series;
+the variances follow from its lines, and by turns the likelihood rises to a maximum. The
+covariance is that of the linear model of all columns, which the kinks alone couple.
+"""
 
 from copy import copy
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.data import dates
 from sklearn_gn.data.row_checks import RowChecks, with_tails
-from sklearn_gn.segmented import inference, robust
-from sklearn_gn.segmented.diagnosis import warn_of_number
+from sklearn_gn.linalg import factors
+from sklearn_gn.segmented import inference, least_squares
+from sklearn_gn.segmented.diagnosis import is_correlated, warn_of_number
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.least_squares import Covariance, Rows
-from sklearn_gn.segmented.noise import noise_of
-from sklearn_gn.segmented.preparation import FEWEST_ROWS, stack, with_known
-from sklearn_gn.segmented.search import EXACT, residuals_in_order
+from sklearn_gn.segmented.noise import NONE, noise_of, outlying_rows, rows_for_errors
+from sklearn_gn.segmented.preparation import (
+    FEWEST_ROWS,
+    problem_of,
+    refuse,
+    refuse_parts,
+    stack,
+    warn_of_room,
+    with_known,
+)
+from sklearn_gn.segmented.problem import EXACT, sum_of_squares
+from sklearn_gn.segmented.search import refine, residuals_in_order
+from sklearn_gn.segmented.selection import find_breakpoints
 
 OF_ROWS = ("_kept", "_stream", "_noise_rows")  # which a saved model leaves behind
+_OF_FIT = ("_fit", "_fits", "_redundancy", "_correlation_errors", "_parts")
 _OF_SOME = ("robust_weights_", "estimators_", "_row_checks", "_noise_scale", *OF_ROWS)
 
 
@@ -33,7 +54,7 @@ class Feature(NamedTuple):
 
 def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     """Set the fitted attributes from the figures of the whole and each feature's."""
-    for name in _OF_SOME:
+    for name in (*_OF_SOME, "_later"):
         vars(model).pop(name, None)
     first, fits = features[0], [each.fit for each in features]
     unknown = family.has_known_variance or first.fit.is_noise_unknown
@@ -94,6 +115,16 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     return float(scale[0])
 
 
+def postpone(model, set_later):
+    """Drop what is read off a fit, until one of its attributes is asked for."""
+    names, kept = [*vars(model)], ("n_features_in_", "feature_names_in_")
+    names = [n for n in names if n in _OF_FIT or (n.endswith("_") and n not in kept)]
+    names += vars(model).get("_later", {})
+    for name in names:
+        vars(model).pop(name, None)
+    model._later = dict.fromkeys(names, set_later)
+
+
 def judge_rows(model, X, y, prepared, options, scale):
     """Set what the rows of a fit of one feature say of it, and warn of them."""
     model._kept = prepared, options
@@ -109,7 +140,7 @@ def judge_rows(model, X, y, prepared, options, scale):
         model.robust_weights_ = np.minimum(1, BOUND * scale / size)
     if model.n_breakpoints == "auto":
         few = 1 + (model.min_rows or FEWEST_ROWS)
-        outlying = robust.outlying_rows(fit, prepared, options, few)
+        outlying = outlying_rows(fit, prepared, options, few)
         warn_of_number(model, order[outlying] if model.loss != "huber" else ())
 
 
@@ -135,7 +166,7 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
         noises = [noise_of(own[:n], order, number) for own, n, order, number in each]
     if is_huber:
         each = zip(prepared, clipped, fit.t, fit.n_parameters, strict=True)
-        pairs = [robust.rows_for_errors(form, *own) for own in each]
+        pairs = [rows_for_errors(form, *own) for own in each]
         scales = scaling.y_size * np.array([scale for _, scale in pairs])
         fit_rows = stack([each for each, _ in pairs])[0]
         fit = inference.infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
@@ -151,3 +182,132 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     curvature = inference.kink_curvature(fit, rows)
     intervals = inference.breakpoint_intervals(fit, problem, curvature)
     return fit, figures, scales, intervals, noises
+
+
+# --- several columns of y -------------------------------------------------------------
+
+
+def fit_columns(model, prepared, options, kind, y_std):
+    """Fit several columns of y with common breakpoints."""
+    text = (
+        "{} cannot be combined with several columns of y: fit the columns one by one, "
+        "or use MultiOutputRegressor of sklearn.multioutput."
+    )
+    if y_std is not None:
+        raise ValueError(text.format("y_std"))
+    refuse_parts(model, text)
+    refuse(model, text, shape=None, jumps=bool(model.jumps))
+    problem, fits, interval, path = _fits(model, prepared, options)
+    warn_of_room(model, prepared[0], options, kind, int(fits[0].free.sum()))
+    of_columns = []
+    for own, each in zip(fits, prepared, strict=True):
+        one = copy(model)
+        one.autocorrelation = None
+        at_bounds = inference.at_bounds(own, problem, interval)
+        feature = Feature(own, each.rows, each.rows, interval, at_bounds, path)
+        of_all = NONE, own.noise_std, inference.statistics(own), [feature]
+        set_attributes(one, [kind], Family("gaussian"), *of_all)
+        one._row_checks = RowChecks(len(each.rows.y))
+        of_columns.append(one)
+    state = vars(of_columns[0]) | {"autocorrelation": model.autocorrelation}
+    vars(model).clear()
+    vars(model).update(state)
+    model.estimators_ = model._parts = of_columns
+    for name in ("segments_", "jumps_", "parameters_"):
+        setattr(model, name, [getattr(one, name) for one in of_columns])
+    for name in ("noise_std_", "residual_correlation_"):
+        setattr(model, name, np.array([getattr(one, name) for one in of_columns]))
+    each, q = [one.statistics_ for one in of_columns], len(of_columns)
+    n_free = int(fits[0].free.sum())
+    n_parameters = q * (each[0]["n_parameters"] - n_free) + n_free
+    deviance = sum(own["aic"] - 2 * own["n_parameters"] for own in each)
+    model.statistics_ = {
+        "n_rows": each[0]["n_rows"],
+        "n_parameters": n_parameters,
+        "degrees_of_freedom": q * each[0]["degrees_of_freedom"],
+        "r2": float(np.mean([own["r2"] for own in each])),
+        "aic": deviance + 2 * n_parameters,
+        "bic": deviance + np.log(q * each[0]["n_rows"]) * n_parameters,
+    }
+    if model.n_breakpoints == "auto":
+        warn_of_number(max(of_columns, key=is_correlated))
+
+
+def _fits(model, prepared, options):
+    """Return the problem, the fits of the columns, intervals, and the path."""
+    options = options._replace(autocorrelation=None)
+    (rows, scaling, _), q = stack(prepared), len(prepared)
+    noise = []  # variances of the columns in their units, of fits of their own
+    for t, path, _ in find_breakpoints(model, prepared, options)[0]:
+        noise.append(path["rss"][np.searchsorted(path["n_breakpoints"], len(t))])
+    size, best, kept = np.sqrt(np.maximum(noise, EXACT)), np.inf, None
+    while True:
+        scaled = [
+            each._replace(
+                rows=each.rows._replace(y=each.rows.y / (own * np.sqrt(q))),
+                scaling=each.scaling._replace(y_size=each.scaling.y_size * own),
+            )
+            for each, own in zip(prepared, size, strict=True)
+        ]
+        if kept is None:
+            ((t, path, _),), _, problem = find_breakpoints(
+                model, scaled, options, shared=True
+            )
+        else:
+            problem = problem_of(scaled, options).with_shared_breakpoints()
+            moved, _ = refine(problem, t[None], sum_of_squares(problem, t[None]))
+            (t,) = moved
+        knots, free = with_known(prepared[0], options, t)
+        lines = least_squares.solve_design(options.form, rows, np.tile(knots, (q, 1)))
+        noise = np.maximum(lines.rss / rows.weight[0].sum(), EXACT)
+        value = np.sum(np.log(noise))
+        if not value < best - q * EXACT:
+            break
+        best, kept, size = value, (knots, free, problem, lines, size), np.sqrt(noise)
+    return kept[2], *_read(options.form, rows, scaling, *kept), path
+
+
+def _read(form, rows, scaling, t, free, problem, lines, size):
+    """Return the fits of the columns, and the intervals of the breakpoints."""
+    q, kinks = len(size), least_squares.moving(form, free)
+    fit = inference.infer(
+        form, np.tile(t, (q, 1)), free, rows, scaling, Covariance(), rows.weight, lines
+    )
+    columns = least_squares.jacobian(form, rows.x, rows.linear, fit.t, free, fit.coef)
+    p, k, n_rows = fit.coef.shape[1], len(kinks), fit.n_rows[0]
+    own = least_squares.coefficient_space(form, len(t), p)
+    own = np.eye(p) if own is None else own
+    rank = least_squares.inverse_root(columns[:1, :, :p], rows.weight[:1], own)[1][0]
+    freedom = n_rows - rank - free.sum() / q  # the breakpoints belong to all columns
+    freedom = freedom if freedom > 0 else np.nan
+    variance = np.maximum(lines.rss, np.finfo(float).tiny) / freedom
+    # The linear model of all columns, by their triangles: coefficients, then kinks.
+    triangle = factors.upper_factor(np.sqrt(rows.weight)[..., None] * columns)
+    triangle = triangle / np.sqrt(np.nan_to_num(variance, nan=1.0))[:, None, None]
+    every = np.zeros((*triangle.shape[:2], q * p + k))
+    for j, each in enumerate(triangle):
+        every[j, :, j * p : (j + 1) * p], every[j, :, q * p :] = (
+            each[:, :p],
+            each[:, p:],
+        )
+    every = every.reshape(-1, q * p + k)
+    space = block_diag(*[own] * q, np.eye(k))
+    half, _ = least_squares.inverse_root(every, np.ones(len(every)), space)
+    of_kinks = half[q * p :] @ half[q * p :].T
+    half = [np.vstack([half[j * p : (j + 1) * p], half[q * p :]]) for j in range(q)]
+    fit = fit._replace(
+        covariance=np.stack([own @ own.T for own in half]) + 0 * freedom,
+        degrees_of_freedom=np.full(q, freedom),
+        variance=variance,
+        n_parameters=np.full(q, rank + free.sum()),
+    )
+    # The profile is that of all columns, in units of their noise at the last search.
+    one = fit.of([0])._replace(
+        degrees_of_freedom=np.array([q * freedom]),
+        variance=np.array([n_rows / freedom]),
+        n_rows=np.array([q * n_rows]),
+        total=np.array([np.sum(fit.total / size**2)]),
+    )
+    curvature = np.diagonal(of_kinks)[None] * freedom / n_rows
+    interval = inference.breakpoint_intervals(one, problem, curvature)[0]
+    return [fit.of(j) for j in range(q)], interval

@@ -25,6 +25,19 @@ class Rows(NamedTuple):
     rest: np.ndarray | float = 0.0  # (...) sum of squares that the rows do not show
 
 
+def two_rows(weight, variance, below, above):
+    """Return distances from the mean x, and weights, (2, m), of two rows by interval.
+
+    They have the sums of 1, x and x^2 of its rows, and lie no further ``below`` and
+    ``above`` the mean than these.
+    """
+    wide = (below > 0) & (above > 0)
+    ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
+    share = weight / (1 + ratio**2)
+    dx = np.sqrt(variance) * np.stack([-ratio, 1 / ratio])
+    return dx, np.stack([share, weight - share])
+
+
 class LinearFit(NamedTuple):
     """Least-squares fit in the columns of a design."""
 

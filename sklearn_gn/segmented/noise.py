@@ -1,4 +1,4 @@
-r"""Noise that is correlated along the feature, or that varies with it.
+r"""Noise that is correlated along the feature, varies with it, or has outliers.
 
 Residuals in the order of the feature are taken for an autoregression
 :math:`e_i = \sum_j \phi_j e_{i-j} + u_i`. Where its long-run variance
@@ -9,20 +9,33 @@ slopes of many rows vary as much as with v times fewer independent rows: rows th
 Many breakpoints follow the waves of correlated noise and leave residuals that look
 independent, so that the number is chosen with the noise of each number, see
 :mod:`sklearn_gn.segmented.selection`.
+
+With Huber's loss a row whose residual r is beyond c robust standard deviations s gets
+the weight c s / |r| (Huber, "Robust statistics", 1981), where s is the median absolute
+residual over 0.6745. The search sees the same thing as a target, the fitted value plus
+the residual times its weight, which keeps the sums over the weights of rows as they
+are.
+
+Least squares of these targets, their residuals divided by the share of rows within the
+bounds, give the standard errors of the M-estimate too, with Huber's correction for the
+number of parameters.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.ndimage import median_filter
 
 from sklearn_gn.bayes.evidence_gn import SOME_ROWS
+from sklearn_gn.bayes.huber import BOUND, LEAST_SCALE, START_BOUND, scale_of
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows
 from sklearn_gn.bayes.linear_evidence import linear_model, noise_scale
 from sklearn_gn.data.units import Units
 from sklearn_gn.optim import solver
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.preparation import with_known
-from sklearn_gn.segmented.problem import EXACT, HALF, spread
+from sklearn_gn.segmented.preparation import problem_of, with_known
+from sklearn_gn.segmented.problem import DEPENDENT, EXACT, HALF, spread, sum_of_squares
+from sklearn_gn.segmented.search import descend
 
 # --- correlated noise ----------------------------------------------------------------
 
@@ -137,3 +150,122 @@ def with_own_precisions(prepared, options, t):
     weight = rows.weight * np.exp(logs.min() - logs)
     weight *= rows.weight.sum() / weight.sum()
     return prepared._replace(rows=rows._replace(weight=weight), has_precisions=True)
+
+
+# --- Huber's loss ---------------------------------------------------------------------
+
+
+_MOST_SEARCHES = 5
+_MOST_ITERATIONS = 200
+_OUTLYING = 5.0  # robust standard deviations from the lines through other rows
+_MOST_OUTLYING = 0.1  # share of rows that may be outliers
+_SMOOTHED = 15  # rows of the running median that outliers are far from
+
+
+def from_running_median(rows):
+    """Return the residuals of the rows of one series from a running median."""
+    around = rows.y
+    if rows.linear.shape[1]:
+        columns = np.column_stack([np.ones_like(rows.x), rows.x, rows.linear])
+        coef = least_squares.solve(columns, rows.y, rows.weight).coef
+        around = rows.y - rows.linear @ coef[2:]
+    return around - median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
+
+
+def residuals(form, rows, y, t):
+    """Return fitted values to targets y, and the residuals of the rows."""
+    fitted = y - least_squares.solve_design(form, rows._replace(y=y), t).residual
+    return fitted, rows.y - fitted
+
+
+def find_robustly(search, prepared, options):
+    """Search until the weights of the series no longer change.
+
+    Rows far from a running median begin on it: clipped to the bound, a few of them at
+    an end would look like a last segment.
+    """
+    clipped, found = [], [None] * len(prepared)
+    for each in prepared:
+        residual = from_running_median(each.rows)
+        far = np.abs(residual) > START_BOUND * scale_of(residual, each.rows.weight)
+        rows = each.rows._replace(y=each.rows.y - far * residual)
+        clipped.append(each._replace(rows=rows))
+    moving = range(len(prepared))
+    for _ in range(_MOST_SEARCHES):
+        before = [found[b] for b in moving]
+        after, *_ = search([clipped[b] for b in moving])
+        for b, each in zip(moving, after, strict=True):
+            found[b] = each
+            own = options._replace(form=each[2])
+            clipped[b] = _clipped(prepared[b], clipped[b], own, each[0])[0]
+        # Each is searched as often as it would be alone.
+        moving = [
+            b
+            for b, old in zip(moving, before, strict=True)
+            if old is None
+            or len(old[0]) != len(found[b][0])
+            or not np.allclose(old[0], found[b][0], rtol=0, atol=1e-6)
+        ]
+        if not moving:
+            break
+    # Now the breakpoints move and the residuals are clipped by turns.
+    for b, (t, path, form) in enumerate(found):
+        own = options._replace(form=form)
+        for _ in range(_MOST_ITERATIONS):
+            if len(t) and not form.step:
+                problem = problem_of([clipped[b]], own)
+                rss = sum_of_squares(problem, t[None])
+                t = descend(problem, t[None].copy(), rss)[0][0]
+            clipped[b], change = _clipped(prepared[b], clipped[b], own, t)
+            if change < DEPENDENT:  # in robust standard deviations
+                break
+        found[b] = t, path, form
+    return found, clipped
+
+
+def outlying_rows(fit, prepared, options, few):
+    """Return the outliers, the farthest first, that breakpoints of one series follow.
+
+    Segments of few rows hold some, or the other rows reject the breakpoints.
+    """
+    rows, none = prepared.rows, np.empty(0, np.intp)
+    size = np.abs(from_running_median(rows))
+    far = size > _OUTLYING * scale_of(size, rows.weight)
+    if not far.any() or far.mean() > _MOST_OUTLYING or not fit.free.any():
+        return none
+    segment = np.searchsorted(fit.t, rows.x, side="right")
+    short = np.bincount(segment, minlength=len(fit.t) + 1) <= few
+    if not far[short[segment]].any():
+        others = [prepared.select(~far)]
+        problem = problem_of(others, options._replace(form=fit.form), False)
+        t = fit.t[None, fit.free]
+        before = sum_of_squares(problem, t)
+        _, least = descend(problem, t.copy(), before.copy())
+        allowed = fit.free.sum() * fit.half_width**2 * least / fit.degrees_of_freedom
+        if not before > least + allowed:
+            return none
+    return np.argsort(-size, kind="stable")[: far.sum()]
+
+
+def _clipped(prepared, clipped, options, t):
+    """Return the series with new targets, and how far these have moved."""
+    rows, all_t = prepared.rows, with_known(prepared, options, t)[0]
+    fitted, residual = residuals(options.form, rows, clipped.rows.y, all_t)
+    scale = scale_of(residual, rows.weight)
+    y = fitted + np.clip(residual, -BOUND * scale, BOUND * scale)
+    change = np.abs(y - clipped.rows.y).max()
+    rounding = scale <= LEAST_SCALE
+    return clipped._replace(rows=rows._replace(y=y)), 0 if rounding else change / scale
+
+
+def rows_for_errors(form, prepared, clipped, t, n_parameters):
+    """Return rows whose least squares give the errors of the M-estimate, and s."""
+    rows = prepared.rows
+    fitted, residual = residuals(form, rows, clipped.rows.y, t)
+    scale = scale_of(residual, rows.weight)
+    n = rows.weight.sum()
+    share = float(rows.weight @ (np.abs(residual) <= BOUND * scale)) / n
+    factor = 1 + n_parameters / n * (1 - share) / share
+    clipped = np.clip(residual, -BOUND * scale, BOUND * scale)
+    y = fitted + factor / share * clipped
+    return prepared._replace(rows=rows._replace(y=y)), scale

@@ -57,28 +57,24 @@ def options_of(model, kind):
             'criterion=None is not possible: give "bic" or one of the others.'
         )
     criterion = model.criterion if isinstance(model.criterion, str) else "cv"
-    plain = {"kinks": True, "jumps": False}
-    plain |= dict.fromkeys(("flat", "shape", "slopes", "through"))
-    if isinstance(model.broken_features, list):
-        plain["broken_features"] = None
-    for name in plain if model.degree == 2 else ():
-        if np.any(getattr(model, name) != plain[name]):
-            raise ValueError(
-                f"degree=2 cannot be combined with {name}={getattr(model, name)!r}."
-            )
+    if model.degree == 2:
+        several = isinstance(model.broken_features, list)
+        plain = dict.fromkeys(("flat", "shape", "slopes", "through"))
+        plain["broken_features"] = None if several else model.broken_features
+        refuse(
+            model,
+            "degree=2 cannot be combined with {}.",
+            kinks=True,
+            jumps=False,
+            **plain,
+        )
     is_mixed = model.jumps == "auto" and model.degree == 1 and bool(model.kinks)
     if is_mixed:
-        for name in ("flat", "shape", "breakpoints"):
-            if getattr(model, name) is not None:
-                raise ValueError(
-                    f'jumps="auto" cannot be combined with {name}='
-                    f"{getattr(model, name)!r}: give jumps=True or False."
-                )
+        text = 'jumps="auto" cannot be combined with {}: '
+        none = dict.fromkeys(("flat", "shape", "breakpoints"))
+        refuse(model, text + "give jumps=True or False.", **none)
         if criterion not in ("bic", "aic", "gcv"):
-            raise ValueError(
-                f'jumps="auto" cannot be combined with criterion={model.criterion!r}: '
-                'give "bic", "aic" or "gcv".'
-            )
+            refuse(model, text + 'give "bic", "aic" or "gcv".', criterion="bic")
     form = Form(
         slope=model.degree if model.flat not in ("first", "both") else 0,
         ramp=model.degree if model.kinks else 0,
@@ -89,18 +85,22 @@ def options_of(model, kind):
     )
     if not (form.ramp or form.step):
         raise ValueError("kinks=False and jumps=False: nothing happens at breakpoints.")
-    if model.flat is not None and not form.ramp:
-        raise ValueError(
-            f"flat={model.flat!r} needs lines whose slopes change: set degree=1 "
-            "and kinks=True."
-        )
-    if form.sign and (form.step or not form.ramp or model.breakpoints is not None):
-        raise ValueError(
-            f"shape={model.shape!r} needs kinks that are all to be found: set "
-            "degree=1, jumps=False and breakpoints=None."
-        )
+    if not form.ramp:
+        text = "{} needs lines whose slopes change: set degree=1 and kinks=True."
+        refuse(model, text, flat=None)
+    if form.step or not form.ramp or model.breakpoints is not None:
+        text = "{} needs kinks that are all to be found: set degree=1, jumps=False "
+        refuse(model, text + "and breakpoints=None.", shape=None)
     more = model.min_rows, model.autocorrelation, criterion
     return Options(form, known, tuple(bounds), distance, *more)
+
+
+def refuse(model, text, **plain):
+    """Raise a ValueError with a text for the first parameter that is not as given."""
+    for name, value in plain.items():
+        given = getattr(model, name)
+        if given is not value and np.any(given != value):
+            raise ValueError(text.format(f"{name}={given!r}"))
 
 
 def _positions(name, given, kind):
@@ -132,38 +132,22 @@ def folds_of(model, order, y):
     return [mask for mask in masks if 0 < mask.sum() < len(mask)]
 
 
-def needs_all_points(model):
-    """Return what needs all points at once, or None."""
-    if model.covariance != "nonrobust":
-        return f"covariance={model.covariance!r}"
-    if model.loss != "squared_error":
-        return f"loss={model.loss!r}"
-    if model.family != "gaussian":
-        return f"family={model.family!r}"
+def refuse_parts(model, text):
+    """Raise a ValueError for what needs all points of one column at once."""
+    plain = {"covariance": "nonrobust", "loss": "squared_error", "family": "gaussian"}
+    refuse(model, text, **plain, slopes=None, through=None)
     if model.degree == 2:
-        return "degree=2"
-    for name in ("slopes", "through"):
-        if getattr(model, name) is not None:
-            return f"{name}={getattr(model, name)!r}"
+        refuse(model, text, degree=1)
     if model.criterion not in ("bic", "aic", "gcv") and model.n_breakpoints == "auto":
-        return f"criterion={model.criterion!r}"
-    return None
-
-
-def is_joint(model):
-    """Return whether a model asks for more than least squares of one feature."""
-    conditions = model.slopes is not None or model.through is not None
-    several = isinstance(model.broken_features, list)
-    return conditions or model.family != "gaussian" or several
+        refuse(model, text, criterion="bic")
 
 
 def check_is_plain(model, name):
     """Raise a ValueError where only least squares of one feature will do."""
-    if is_joint(model):
-        raise ValueError(
-            f"{name} is for least squares of one broken feature: leave out family, "
-            "slopes and through, and give one number or name as broken_features."
-        )
+    text = f"{name} is for least squares of one broken feature, not for {{}}."
+    refuse(model, text, family="gaussian", slopes=None, through=None)
+    if isinstance(model.broken_features, list):
+        refuse(model, text, broken_features=0)
 
 
 # --- the data ------------------------------------------------------------------------

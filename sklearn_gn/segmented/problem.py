@@ -36,6 +36,12 @@ class Scaling(NamedTuple):
     linear_center: np.ndarray  # (..., m)
     linear_size: np.ndarray
 
+    @classmethod
+    def identity(cls, n_linear=0):
+        """Return the scaling of rows that have the units of the search already."""
+        none, one = np.float64(0), np.float64(1)
+        return cls(none, one, none, one, np.zeros(n_linear), np.ones(n_linear))
+
     def x(self, x):
         """Return positions in units in which the data lie in [-1, 1]."""
         with np.errstate(over="ignore"):

@@ -27,6 +27,7 @@ from sklearn_gn.segmented.problem import (
     Pieces,
     all_pieces,
     concatenate,
+    feasible,
     locate,
     powers_of,
     solve,
@@ -73,10 +74,11 @@ def jump_intervals(problem, fit, level):
     threshold = quantile * fit.variance
     threshold = np.maximum(threshold, DEPENDENT * fit.total)
     ends = np.empty((len(row), len(jumps), 2), np.intp)
+    places = np.pad(row, ((0, 0), (1, 1)))
+    places[:, -1] = table.n_rows
     for place, k in enumerate(jumps):
-        rise = _rise(problem, fit, k)
-        for side, end in enumerate(_free_rows(problem, row, k)):
-            near = np.full(len(row), _EACH - 1)
+        rise, near = _rise(problem, fit, k), np.full(len(row), _EACH - 1)
+        for side, end in enumerate((places[:, k] + 1, places[:, k + 2] - 1)):
             last = _last_below(rise, row[:, k], end, near, threshold, step=1)
             ends[:, place, side] = last
     ends[..., 0] -= 1
@@ -96,25 +98,6 @@ def walk_quantile(level, degrees_of_freedom):
         return 1 - 2 * one + two - level
 
     return 2 * brentq(excess, 0, 1 / HALF)
-
-
-def _free_rows(problem, row, k):
-    """Return the least and the largest row at which a segment may begin, not others."""
-    table, limits = problem.table, problem.limits
-    x, count, places = table.x, table.count, np.pad(row, ((0, 0), (1, 1)))
-    places[:, -1] = table.n_rows
-    before, after = places[:, [k]], places[:, [k + 2]]
-    places = np.arange(before.min() + 1, after.max())
-    breaks = (x[:, places - 1] + x[:, places]) / 2
-    free = (before < places) & (places < after)
-    free &= (limits.low[:, None] <= breaks) & (breaks <= limits.high[:, None])
-    least = limits.min_rows[:, None]
-    free &= count[:, places] - take(count, before) >= least
-    free &= take(count, after) - count[:, places] >= least
-    distance = limits.min_distance[:, None] * (k > 0)
-    free &= x[:, places - 1] - take(x, before) >= distance
-    rows = np.where(free, places, row[:, [k]])
-    return rows.min(axis=1), rows.max(axis=1)
 
 
 def _rise(problem, fit, k):
@@ -147,7 +130,11 @@ def _rise(problem, fit, k):
         residual, *parts = orthogonal_part(at, pieces, found)
         # Without the step of a kink, it stays where it is.
         residual = residual[: form.ramp + form.step]
-        return np.maximum(gains(at, (residual, *parts))[0], 0)
+        value = np.maximum(gains(at, (residual, *parts))[0], 0)
+        if form.step:
+            allowed = feasible(problem, at.candidates.t[..., None])
+            value = np.where(allowed | (places == start), value, -np.inf)
+        return value
 
     largest = gain(start)
     return lambda places: n_rows * (largest - gain(places))

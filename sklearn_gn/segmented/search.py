@@ -11,7 +11,7 @@
 The way up ends where the criterion no longer falls and the residuals of neighbouring
 rows are not correlated: kinks of a slope that goes up and down by turns are of no use
 before most of them are there. Segments that share no parameter need no search, see
-:mod:`sklearn_gn.segmented.partition`. Jumps lie halfway between two positions.
+:mod:`sklearn_gn.segmented.programme`. Jumps lie halfway between two positions.
 """
 
 from functools import partial
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_gn.linalg import factors
-from sklearn_gn.segmented import partition
+from sklearn_gn.segmented import programme
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     EXACT,
@@ -75,8 +75,8 @@ def search(problem, most, value=None, start=None):
             targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
             later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
             own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
-            segments = partition.Segments(table.x[b, :n], -later, form.slope, *own)
-            explained, paths = partition.best_partitions(segments, len(path.knots) - 1)
+            segments = programme.Segments(table.x[b, :n], -later, form.slope, *own)
+            explained, paths = programme.best_partitions(segments, len(path.knots) - 1)
             path.rss[b] = np.maximum(table.total[b] - explained, 0)
             for k in np.flatnonzero(np.isfinite(explained)):
                 path.knots[k][b] = segments.t[paths[k][1:-1]]

@@ -14,21 +14,19 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, least_squares
-from sklearn_gn.segmented.conditions import parse_points, parse_slopes
 from sklearn_gn.segmented.diagnosis import warn_of_number
 from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.fitted import Feature, set_attributes
-from sklearn_gn.segmented.inference import infer
 from sklearn_gn.segmented.joint import (
     Joint,
     block,
     find,
     free_space,
-    layouts,
+    linearised,
+    parse_points,
+    parse_slopes,
     prepared_for,
-    tangents,
     without_breakpoints,
-    working,
 )
 from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
 from sklearn_gn.segmented.noise import noise_of
@@ -39,48 +37,30 @@ from sklearn_gn.segmented.preparation import (
     prepare,
     problem_of,
     read_more,
+    refuse,
 )
 from sklearn_gn.segmented.problem import Scaling
 
-_OF_ONE_FEATURE = ("breakpoints", "bounds", "min_distance", "slopes", "through")
 
+def _numbers_of(model, n_features):
+    """Return the number of breakpoints of each feature, None to be chosen; check all.
 
-def check_parameters(model, n_features):
-    """Raise a ValueError for parameters that the joint fit does not take."""
-    reason = "several broken features, a family of counts, slopes and through"
-    for name, plain in (("loss", "squared_error"), ("jumps", bool(model.jumps))):
-        given = getattr(model, name)
-        if given != plain:
-            raise ValueError(f"{name}={given!r} cannot be combined with {reason}.")
-    several = isinstance(model.broken_features, list)
-    for name in _OF_ONE_FEATURE if several else ():
-        given = getattr(model, name)
-        if given is not None and np.any(given != 0.0):
-            raise ValueError(
-                f"{name}={given!r} is for one broken feature: give its name or number "
-                "as broken_features, not a list."
-            )
-    automatic = None in numbers_of(model, n_features)
-    if automatic and model.criterion not in ("bic", "aic"):
-        raise ValueError(
-            f"criterion={model.criterion!r} cannot be combined with {reason}: give "
-            '"bic" or "aic".'
+    A ValueError names parameters that the joint fit does not take.
+    """
+    text = "{} cannot be combined with several broken features, a family of counts, "
+    text += "slopes and through: "
+    refuse(model, text + "fit without.", loss="squared_error", jumps=bool(model.jumps))
+    if isinstance(model.broken_features, list):
+        refuse(
+            model,
+            "{} is for one broken feature: give its name or number as "
+            "broken_features, not a list.",
+            **dict.fromkeys(("breakpoints", "bounds", "slopes", "through")),
+            min_distance=0.0,
         )
-    limited = model.slopes is not None or model.through is not None
-    if limited and (model.jumps or model.degree == 0):
-        raise ValueError(
-            "slopes and through are for kinks: set jumps=False and degree=1."
-        )
-    if model.through is not None and model.family != "gaussian":
-        raise ValueError(f"through cannot be combined with family={model.family!r}.")
-
-
-def numbers_of(model, n_features):
-    """Return the number of breakpoints of each broken feature, None to be chosen."""
     given = model.n_breakpoints
     if isinstance(given, (str, Integral)):
         given = [given] * n_features
-    given = list(given)
     if len(given) != n_features:
         raise ValueError(
             f"n_breakpoints={model.n_breakpoints!r} must be one number, or one for "
@@ -92,38 +72,38 @@ def numbers_of(model, n_features):
                 f'n_breakpoints={model.n_breakpoints!r}: each must be "auto" or a '
                 "number from 0 on."
             )
+    if "auto" in given and model.criterion not in ("bic", "aic"):
+        refuse(model, text + 'give "bic" or "aic".', criterion="bic")
+    if model.slopes is not None or model.through is not None:
+        if model.jumps or model.degree == 0:
+            raise ValueError(
+                "slopes and through are for kinks: set jumps=False and degree=1."
+            )
+        if model.through is not None and model.family != "gaussian":
+            raise ValueError(
+                f"through cannot be combined with family={model.family!r}."
+            )
     return [None if n == "auto" else int(n) for n in given]
 
 
 def fit(model, data, offset, has_y_std):
     """Fit several broken features, counts, or a line with conditions."""
-    check_parameters(model, len(data.kinds))
+    numbers, family = _numbers_of(model, len(data.kinds)), Family(model.family)
     if has_y_std and model.family != "gaussian":
         raise ValueError(
             f"y_std cannot be combined with family={model.family!r}, whose mean gives "
             "the variance."
         )
-    repeats, family = data.repeats, Family(model.family)
-    if family.name == "binomial":  # weights are trials, which make one row
-        repeats = (data.weight > 0).astype(np.float64)
-    order = np.argsort(data.x[:, 0], kind="stable")
-    order = order[repeats[order] > 0]
-    rows = data.x, data.linear, data.y, data.weight, repeats, offset
-    x, linear, y, weight, repeats, offset = (each[order] for each in rows)
-    family.check(y)
-    given = x, linear, y, weight, repeats, offset
-    joint, scalings = _joint_of(model, family, data.kinds[0], *given)
-    numbers, n = numbers_of(model, len(scalings)), len(y)
-    most = min(model.max_breakpoints, n)
+    joint, scalings = _joint_of(model, data, offset, family, numbers[0])
+    n = len(joint.y)
     limited = [k and min(k, n) for k in numbers]
-    state, paths = find(joint, limited, most, str(model.criterion))
-    correlation, known = model.autocorrelation, None
-    if family.has_known_variance:
-        correlation, known = None, np.ones(1)
-    elif data.variance is not None:
+    most, criterion = min(model.max_breakpoints, n), str(model.criterion)
+    state, paths = find(joint, limited, most, criterion)
+    known = np.ones(1) if family.has_known_variance else None
+    if data.variance is not None:
         known = np.array([data.variance / float(scalings[0].y_size) ** 2])
     noise_kind = Covariance(model.covariance, model.hac_lags, known)
-    read, figures, noise = _read(joint, state, scalings, noise_kind, correlation)
+    read, figures, noise = _read(joint, state, scalings, noise_kind)
     features = [
         Feature(*own, (np.zeros(len(own[0].t), bool),) * 2, path)
         for own, path in zip(read, paths, strict=True)
@@ -142,24 +122,27 @@ def fit(model, data, offset, has_y_std):
         warn_of_number(model)
 
 
-def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
+def _joint_of(model, data, offset, family, number):
     """Return the joint problem in the units of the search, and the scalings."""
-    if not family.has_known_variance:
-        y, offset = y - offset, np.zeros(len(y))
-    first = prepare(x[:, 0], y, linear, weight)
-    scaling = first.scaling
-    if family.has_known_variance:
+    repeats, is_known = data.repeats, family.has_known_variance
+    if family.name == "binomial":  # weights are trials, which make one row
+        repeats = np.ones(len(repeats))
+    family.check(data.y[data.weight > 0])
+    y = data.y if is_known else data.y - offset
+    first = prepare(data.x[:, 0], y, data.linear, data.weight, repeats)
+    rows, scaling, x = first.rows, first.scaling, data.x[first.order]
+    y, offset = rows.y, offset[first.order] * is_known
+    if is_known:
+        y = data.y[first.order]
         scaling = scaling._replace(y_center=np.float64(0), y_size=np.float64(1))
-    else:
-        y = first.rows.y
     scalings = []
     for low, high in zip(x.min(axis=0), x.max(axis=0), strict=True):
         center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
         scalings.append(scaling._replace(center=center, size=size))
-    options, own = options_of(model, kind), scalings[0]
-    check_inside(first._replace(scaling=own), options.known, kind)
-    form = options.form
-    least = options.min_rows or fewest_rows(form, repeats.sum())
+    own, options = scalings[0], options_of(model, data.kinds[0])
+    check_inside(first._replace(scaling=own), options.known, data.kinds[0])
+    form, least = options.form, options.min_rows
+    least = least or fewest_rows(form, first.repeats.sum())
     options = options._replace(
         form=form._replace(sign=0) if model.slopes is not None else form,
         known=own.x(options.known),
@@ -169,91 +152,92 @@ def _joint_of(model, family, kind, x, linear, y, weight, repeats, offset):
         autocorrelation=None if len(scalings) > 1 else options.autocorrelation,
     )
     slopes, points = [], []
-    number = numbers_of(model, len(scalings))[0]
     if model.slopes is not None:
-        listed = not isinstance(model.slopes, tuple)
-        if number is None and listed:
+        if number is None and not isinstance(model.slopes, tuple):
             raise ValueError(
                 f"slopes={model.slopes!r} has an entry for each segment: give "
                 "n_breakpoints as a number."
             )
         n_segments = 1 + (model.max_breakpoints if number is None else number)
-        n_segments += len(options.known)
-        unit = float(own.size / scaling.y_size)
-        slopes = [
-            (*condition, value * unit)
-            for *condition, value in parse_slopes(model.slopes, n_segments)
-        ]
+        for name, segments, sign, value, is_equal in parse_slopes(
+            model.slopes, n_segments + len(options.known)
+        ):
+            value = value * float(own.size / scaling.y_size)
+            slopes.append((name, segments, sign, value, is_equal))
     if model.through is not None:
-        if linear.shape[1]:
+        if data.linear.shape[1]:
             raise ValueError("through needs X with one feature, which breaks.")
         for position, target in parse_points(model.through):
             at = float(own.x(np.array([position]))[0])
             value = float((target - scaling.y_center) / scaling.y_size)
             points.append((at, value, f"through=({position:g}, {target:g})"))
-    scaled = zip(x.T, scalings, strict=True)
-    x = [np.clip(each.x(column), -1, 1) for column, each in scaled]
-    rows = x, first.rows.linear, y, offset, weight, repeats
-    joint = Joint(form, *rows, family, slopes, points, options)
-    return joint, scalings
+    x = [
+        np.clip(own.x(column), -1, 1) for column, own in zip(x.T, scalings, strict=True)
+    ]
+    none, limits = np.empty((len(y), 0)), []
+    for column in x:
+        prepared = prepare(column, y, none, first.repeats)
+        limits.append(problem_of([prepared], options, False))
+    of_rows = x, rows.linear, y, offset, rows.weight, first.repeats
+    return Joint(*of_rows, family, slopes, points, options, limits), scalings
 
 
 # --- the parameters of the joint fit -------------------------------------------------
 
 
-def _read(joint, state, scalings, kind, correlation):
+def _read(joint, state, scalings, kind):
     """Return fits, rows and intervals of single features, figures, and the noise."""
-    form, t, (z, w) = joint.form, state.t, working(joint, state.eta)
-    of_kinks, where = tangents(joint, t, state.coef), layouts(joint, t)
-    own_columns = [own.columns for own in where]
-    sizes = [own.shape[1] for own in of_kinks]
-    n = len(state.coef)
-    moving = np.split(np.arange(n, n + sum(sizes)), np.cumsum(sizes)[:-1])
-    features = np.arange(n - joint.linear.shape[1], n)
-    coef = np.append(state.coef, np.zeros(sum(sizes)))
-    space = free_space(joint, state, len(coef))
-    jumps = sum(np.sum(own.free > own.kinks) for own in where)
+    form, t, (z, w) = joint.form, state.t, joint.working(state.eta)
+    _, where = linearised(joint, t, state.coef)
+    n, n_kinks = len(state.coef), sum(len(own.kinks) for own in where)
+    moving = np.split(
+        np.arange(n, n + n_kinks), np.cumsum([len(o.kinks) for o in where])
+    )
+    coef, space = (
+        np.pad(state.coef, (0, n_kinks)),
+        free_space(joint, state, n + n_kinks),
+    )
+    linear = np.arange(n - joint.linear.shape[1], n)
+    # Units of all parameters: of lines, changes, linear features, and kinks.
+    center, size = np.zeros(n + n_kinks), np.ones(n + n_kinks)
+    center[linear], size[linear] = scalings[0].linear_center, scalings[0].linear_size
+    for own, one in zip(where, scalings, strict=True):
+        lines = own.columns[: form.slope]
+        center[lines], size[lines], size[own.ramps] = one.center, one.size, one.size
+    jumps = sum(own.free.sum() - len(own.kinks) for own in where)
     fits, series = [], []
-    for f, at in enumerate(t):
+    for f, (own, at) in enumerate(zip(where, t, strict=True)):
         others = [g for g in range(len(t)) if g != f]
-        kinks = [moving[g] for g in others]
-        order = [[0], own_columns[f], *(own_columns[g] for g in others), features]
-        order = np.concatenate([*order, *kinks]).astype(np.intp)
-        # Lines, ramps and steps of the others, the linear features, and the kinks.
-        one, center, size = scalings[f], [], []
-        for g in others:
-            changes, slopes = len(t[g]) * (form.ramp + form.step), form.slope
-            center += [*[scalings[g].center] * slopes, *[0.0] * changes]
-            slopes += len(t[g]) * form.ramp
-            size += [*[scalings[g].size] * slopes, *[1.0] * (len(t[g]) * form.step)]
-        zero = np.zeros(sum(map(len, kinks)))
-        scaling = one._replace(
-            linear_center=np.concatenate([center, one.linear_center, zero]),
-            linear_size=np.concatenate([size, one.linear_size, zero + 1]),
+        beside = [*(where[g].columns for g in others), linear]
+        beside = np.concatenate([*beside, *(moving[g] for g in others)])
+        order = np.concatenate([[0], own.columns, beside])
+        scaling = scalings[f]._replace(
+            linear_center=center[beside], linear_size=size[beside]
         )
-        prepared = prepared_for(joint, f, t, z, w, [of_kinks[g] for g in others])
+        prepared = prepared_for(joint, f, t, z, w, [where[g].tangents for g in others])
         rows = Rows(*(a[None] for a in prepared.rows[:4]), np.zeros(1))
-        columns = least_squares.design(form, rows.x, rows.linear, at[None])
-        residual = rows.y - columns @ coef[order]
+        design = least_squares.design(form, rows.x, rows.linear, at[None])
+        residual = rows.y - design @ coef[order]
         rss = np.sum(rows.weight * residual**2, axis=1)
-        fit = infer(
+        fit = inference.infer(
             form,
             at[None],
-            where[f].free,
+            own.free,
             rows,
             Scaling(*(np.asarray(a)[None] for a in scaling)),
             kind,
             prepared.repeats[None],
             LinearFit(coef[None, order], residual, rss, space, n),
-            space[np.append(order, moving[f]).astype(np.intp)],
+            space[np.append(order, moving[f])],
         )
-        n_parameters = fit.n_parameters + jumps - form.step * where[f].free.sum()
+        n_parameters = fit.n_parameters + jumps - form.step * own.free.sum()
         fits.append(fit._replace(n_parameters=n_parameters))
         series.append(prepared)
     first = np.flatnonzero(np.diff(joint.x[0], prepend=-np.inf) > 0)
-    in_order = np.sqrt(w) * (z - state.eta)
+    in_order = np.add.reduceat(np.sqrt(w) * (z - state.eta), first)
+    is_known, number = joint.family.has_known_variance, int(fits[0].n_parameters[0])
     noise = noise_of(
-        np.add.reduceat(in_order, first), correlation, int(fits[0].n_parameters[0])
+        in_order, None if is_known else joint.options.autocorrelation, number
     )
     figures = _figures(joint, state, fits[0].of(0))
     redundancy = noise.redundancy if kind.kind == "nonrobust" else 1.0
@@ -301,9 +285,9 @@ def _figures(joint, state, fit):
     if not joint.family.has_known_variance:
         return inference.statistics(fit)
     family, weight, n_rows = joint.family, joint.weight, float(joint.repeats.sum())
-    p = int(fit.n_parameters)
-    none = {"slopes": [], "points": [], "linear": joint.linear[:, :0]}
-    null = without_breakpoints(joint._replace(x=[], **none)).deviance
+    p, none = int(fit.n_parameters), joint.linear[:, :0]
+    null = joint._replace(x=[], linear=none, slopes=[], points=[], limits=[])
+    null = without_breakpoints(null).deviance
     deviance = state.deviance - 2 * family.saturated(joint.y, weight)
     return {
         "n_rows": n_rows,

@@ -22,14 +22,15 @@ from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.data.rows import check_sample_weight, chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
-from sklearn_gn.segmented.fitted import set_fit
+from sklearn_gn.segmented.fitted import postpone, set_fit
+from sklearn_gn.segmented.least_squares import two_rows
 from sklearn_gn.segmented.noise import Autoregression
 from sklearn_gn.segmented.preparation import (
-    needs_all_points,
     options_of,
     prepare,
     problem_of,
     read_more,
+    refuse_parts,
 )
 from sklearn_gn.segmented.problem import sum_of_squares
 from sklearn_gn.segmented.search import EXACT, delete_cheapest, descend, insert
@@ -43,7 +44,9 @@ _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
 def mapped_rows(model, X, y, sample_weight):
     """Return the chunks of X of dask, or of a large file, if a model takes any."""
-    if needs_all_points(model) is not None:
+    try:
+        refuse_parts(model, "")
+    except ValueError:
         return None
     if isinstance(X, np.memmap):
         if len(X) < MAPPED or X.reshape(len(X), -1).shape[1] != 1:
@@ -55,9 +58,7 @@ def mapped_rows(model, X, y, sample_weight):
 
 def fit(model, chunks):
     """Fit a model to the points of chunks, which are gone through several times."""
-    reason = needs_all_points(model)
-    if reason is not None:
-        raise ValueError(f"{reason} needs all points at once, not chunks.")
+    refuse_parts(model, "{} needs all points at once, not chunks.")
     first = first_chunk(model, chunks)
     options = options_of(model, None)
 
@@ -95,18 +96,13 @@ def _points_of(sums, edges, center, own):
     mean, level = su / weight, sy / weight
     variance = np.maximum(suu / weight - mean**2, 0)
     wide = variance > np.finfo(float).eps ** 1.25
-    slope = np.where(wide, suy / weight - mean * level, 0)
-    slope /= np.where(wide, variance, 1)
-    # Two points with weights 1 : c^2 that lie in the bin.
-    std = np.sqrt(variance)
-    c = np.where(wide, (1 - mean) / np.where(wide, std, 1), 1)
-    c = np.where(wide, np.clip(1, std / np.maximum(mean, 1e-300), c), 1)
-    u = np.stack([mean - std / c, mean + std * c])
-    y = level + slope * (u - mean)
-    share = np.stack([c**2, np.ones_like(c)]) / (1 + c**2)
+    variance = np.where(wide, variance, 0)
+    slope = suy / weight - mean * level
+    slope = np.where(wide, slope / np.where(wide, variance, 1), 0)
     rest = float(np.sum(syy - weight * (level**2 + slope**2 * variance)))
-    x = edges[index] + np.diff(edges)[index] * np.clip(u, 0, 1)
-    points = np.stack([x, y, weight * share]).reshape(3, -1)
+    du, weight = two_rows(weight, variance, mean, 1 - mean)
+    x = edges[index] + np.diff(edges)[index] * np.clip(mean + du, 0, 1)
+    points = np.stack([x, level + slope * du, weight]).reshape(3, -1)
     x, y, weight = np.concatenate([points, *own], axis=1)
     none = np.empty((len(x), 0))
     return prepare(x, y + center, none, weight, rest=max(rest, 0.0))
@@ -217,17 +213,20 @@ def update(model, X, y, sample_weight):
             "update needs the rows of a fit of one column: call fit before."
         )
     prepared, options = model._kept
-    form, reason = options.form, needs_all_points(model)
+    form, text = options.form, "update cannot be combined with {}: fit all rows."
+    refuse_parts(model, text)
     if form.step or form.sign or form.flat_end or prepared.has_precisions:
-        reason = "jumps, a shape, a level last segment or y_std"
-    elif prepared.rows.linear.shape[1]:
-        reason = "a fit of several features"
-    if reason is not None:
-        raise ValueError(f"update cannot be combined with {reason}: fit all rows.")
+        raise ValueError(text.format("jumps, a shape, a level last segment or y_std"))
+    if prepared.rows.linear.shape[1]:
+        raise ValueError(text.format("a fit of several features"))
     stream = getattr(model, "_stream", None) or Stream(prepared)
+    if "_fit" in vars(model):  # the next ones follow the breakpoints and their noise
+        stream.t = model._fit.breakpoints[model._fit.free]
+        stream.noise = Autoregression(model.autocorrelation_, model._redundancy)
+        stream.path = model.selection_path_
     X, y = read_more(model, X, y, y_numeric=True)
     y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
-    kept, kind = weight > 0, model._date_kind
+    kept = weight > 0
     with one_blas_thread():
         if kept.any():
             stream.add(X[kept, 0], y[kept], weight[kept])
@@ -235,14 +234,15 @@ def update(model, X, y, sample_weight):
         if found is None:  # a search of all rows is worthwhile
             stream.is_open[:] = True
             prepared = stream.points()
-            found = find_of_one(model, prepared, options, kind)
-            set_fit(model, prepared, kind, *found)
+            found = find_of_one(model, prepared, options, model._date_kind)
+            set_fit(model, prepared, model._date_kind, *found)
             stream.is_new, stream.checked = True, None
         else:
             prepared, t, problem = found
-            noise = Autoregression(model.autocorrelation_, model._redundancy)
-            given = model.selection_path_, t, prepared, problem, [noise]
-            set_fit(model, prepared, kind, options, *given)
+            stream.t = prepared.scaling.to_user(t)
+            given = stream.path, t, prepared, problem, [stream.noise]
+            later = partial(set_fit, model, prepared, model._date_kind, options, *given)
+            postpone(model, later)
     model._kept, model._stream = (prepared, options), stream
     model._row_checks = RowChecks(stream.n_rows)
 
@@ -313,18 +313,17 @@ class Stream:
         from the loss without the cheapest. Rows that are added raise all sums of
         squares, so that until they could have closed the gap neither is looked at.
         """
-        start = model._fit.breakpoints
 
         def fit(prepared):
             problem, tol = problem_of([prepared], options, False), 1e-4 / self.n_rows
-            t = prepared.scaling.x(start[model._fit.free])[None]
+            t = prepared.scaling.x(self.t)[None]
             t, rss = descend(problem, t, sum_of_squares(problem, t), tol=tol)
             return (prepared, problem, t, rss), prepared.scaling.to_user(t[0])
 
         self.is_open[:] = False
-        self.open(start)
+        self.open(np.append(options.known, self.t))
         prepared, problem, t, rss = _until_open(self, fit)
-        n, k = prepared.rows.weight.sum() / model._redundancy, t.shape[1]
+        n, k = prepared.rows.weight.sum() / self.noise.redundancy, t.shape[1]
         square = n * rss[0] * prepared.scaling.y_size**2
         gain, loss = np.inf, -np.inf  # no bounds are known
         if self.checked is not None:

@@ -20,8 +20,8 @@ import numpy as np
 
 from sklearn_gn.linalg.factors import least_norm_solution
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
-from sklearn_gn.segmented import least_squares, selection
-from sklearn_gn.segmented.partition import Segments, exact_partition
+from sklearn_gn.segmented import least_squares, programme, selection
+from sklearn_gn.segmented.least_squares import two_rows
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
     EXACT,
@@ -35,7 +35,6 @@ from sklearn_gn.segmented.problem import (
     spread,
     sum_of_squares,
 )
-from sklearn_gn.segmented.programme import STARTS, kinks_at_positions
 from sklearn_gn.segmented.search import (
     descend,
     descend_roughly,
@@ -105,15 +104,10 @@ def condensed_rows(knots, rows):
     slope = total(w * dx[:, None] * dy) / np.where(xx > 0, xx, np.inf)[:, None]
     off = dy - np.repeat(slope, count, axis=0) * dx[:, None]
     rest = np.sum(w * off**2, axis=0) + rows.tie_variance
-    deviation = np.sqrt(xx / weight)
-    below, above = mean - rows.x[bounds[:-1]], rows.x[bounds[1:] - 1] - mean
-    wide = (below > 0) & (above > 0)
-    ratio = np.sqrt(np.where(wide, below, 1) / np.where(wide, above, 1))
-    share = 1 / (1 + ratio**2)
-    dx = np.concatenate([-deviation * ratio, deviation / ratio])
-    y = np.tile(y, (2, 1)) + np.tile(slope, (2, 1)) * dx[:, None]
-    weight = np.concatenate([weight * share, weight * (1 - share)])
-    return Rows((np.tile(mean, 2) + dx)[:, None], y, weight), rest
+    first, last = rows.x[bounds[:-1]], rows.x[bounds[1:] - 1]
+    dx, weight = two_rows(weight, xx / weight, mean - first, last - mean)
+    y = (y + slope * dx[..., None]).reshape(-1, y.shape[1])
+    return Rows((mean + dx).reshape(-1, 1), y, weight.ravel()), rest
 
 
 # --- the function with given breakpoints ---------------------------------------------
@@ -281,12 +275,11 @@ _OPTIONS = Options(
 
 def _prepared(rows, n_rows):
     """Return the rows of one target for the engine, in its units already."""
-    none, one = np.float64(0), np.float64(1)
     weight = n_rows * rows.weight
     columns = rows.x, rows.y[:, 0], np.empty((len(rows.x), 0)), weight
     return Prepared(
         least_squares.Rows(*columns, n_rows * float(rows.tie_variance[0])),
-        Scaling(none, one, none, one, np.empty(0), np.empty(0)),
+        Scaling.identity(),
         weight,
     )
 
@@ -321,7 +314,9 @@ def exact_knots(data, most):
     terms = np.column_stack([w, w * x, w * x**2, column * y, x[:, None] * column * y])
     sums = np.pad(np.cumsum(terms.T, axis=1), ((0, 0), (1, 0)))
     for slope in (True, False)[most <= 1 :]:
-        path = exact_partition(Segments(x, sums, slope), 2 * data.size, most - slope)
+        path = programme.exact_partition(
+            programme.Segments(x, sums, slope), 2 * data.size, most - slope
+        )
         if path is None:
             continue
         first, last = np.array(path[:-1]), np.array(path[1:]) - 1  # rows of the lines
@@ -346,7 +341,7 @@ def step(data, state, options):
     if state.loss <= data.floor:
         return state, Report(state.loss, 0.0, stop="rounding")
     if phase == Phase.STARTS:
-        knots = _descended(data, knots, descend_roughly)[:STARTS]
+        knots = _descended(data, knots, descend_roughly)[: programme.STARTS]
         knots = _descended(data, knots, descend)
         after = Phase.ROUNDS if options.relocations > 0 else Phase.END
     elif phase == Phase.ROUNDS:
@@ -400,7 +395,7 @@ def _searched(data, knots):
     if not data.problems:
         *_, found = shared_starts(data.few, n)
         unused = np.full((len(found), n - found.shape[1]), RIGHT)
-        yield np.hstack([found, unused])[: STARTS // 4]
+        yield np.hstack([found, unused])[: programme.STARTS // 4]
         return
     sloped, level = data.problems[True], data.problems[False]
     inner = np.minimum(knots[None, 1:], 1.0)
@@ -422,7 +417,9 @@ def shared_starts(rows, most):
     later = np.add.reduceat(terms, at)[::-1].cumsum(axis=0)[::-1]
     later[-1] = 0  # the last segment holds the last row
     yield np.full((1, 1), LEFT)
-    for places in kinks_at_positions(x[at], later, True, min(most - 1, len(at))):
+    for places in programme.kinks_at_positions(
+        x[at], later, True, min(most - 1, len(at))
+    ):
         yield np.hstack([np.full((len(places), 1), LEFT), x[at][places]])
 
 

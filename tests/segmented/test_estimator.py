@@ -14,7 +14,7 @@ from sklearn.metrics import r2_score
 
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor
 from sklearn_gn.datasets import load_nile
-from sklearn_gn.segmented import partition
+from sklearn_gn.segmented import programme
 
 KINKS = np.array([3.1, 6.4])
 
@@ -187,7 +187,7 @@ def test_many_jumps_between_few_places_are_all_found(settings, monkeypatch):
     n, at = 1601, 30 + 50 * np.arange(30) + rng.integers(0, 30, 30)
     x, segment = np.arange(n), np.searchsorted(at, np.arange(n), side="right")
     y = rng.standard_normal(31)[segment]
-    monkeypatch.setattr(partition, "MOST_CANDIDATES", 100)
+    monkeypatch.setattr(programme, "MOST_CANDIDATES", 100)
     model = SegmentedRegressor(30, **settings).fit(x[:, None], y)
     assert_allclose(model.breakpoints_, at - 0.5)
     assert model.statistics_["rss"] < 1e-20 * n

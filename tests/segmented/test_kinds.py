@@ -166,3 +166,14 @@ def test_what_is_refused(words, what):
 def test_several_columns_are_refused():
     with pytest.raises(ValueError, match=r"jumps='auto' cannot .* several columns"):
         fit(np.column_stack([X, X]))
+
+
+def test_the_number_under_noise_that_grows():
+    x, rng = np.linspace(0, 10, 80), np.random.default_rng(4)
+    y = 2 * np.maximum(x - 3, 0) - 3 * np.maximum(x - 6, 0)
+    y += (0.1 + 0.1 * x) * rng.standard_normal(80)
+    model = SegmentedRegressor(jumps="auto").fit(x[:, None], y)
+    assert_allclose(model.breakpoints_, [3, 6], atol=0.5)
+    path = model.selection_path_
+    total = path["bic"] + path["search_penalty"]
+    assert path["n_breakpoints"][np.argmin(total)] == 2

@@ -119,3 +119,15 @@ def test_a_warning_names_the_outliers_that_breakpoints_follow():
     assert sorted(order[[int(row) for row in rows]]) == [20, 50, 51]
     robust = SegmentedRegressor(loss="huber").fit(x[:, None], y)
     assert_allclose(robust.breakpoints_, [6], atol=0.3)
+
+
+@pytest.mark.parametrize("first", [0, 198])
+def test_two_outliers_at_an_end_are_no_segment(first):
+    numbers = []
+    for seed in range(8):
+        x, noise = np.linspace(0, 10, 200), np.random.default_rng(seed).normal(size=200)
+        y = x + noise
+        y[first : first + 2] += 20
+        model = SegmentedRegressor(loss="huber").fit(x[:, None], y)
+        numbers.append(len(model.breakpoints_))
+    assert np.mean(np.array(numbers) > 0) <= 0.25
