@@ -184,7 +184,9 @@ def fitted(kernel, x, y, count, **words):
     v = square / (n * k)
     if not (math.isfinite(v) and v > 0):
         return None
-    unexplained = noise * root.inverse().diagonal()  # less than one
+    inverse_root = root.inverse_root()
+    # Less than one.
+    unexplained = noise * np.einsum("ij,ij->j", inverse_root, inverse_root)
     # A row that stands for several is left out once only.
     once = np.minimum(count, 1)
     left = (count - once + once * unexplained) / count
@@ -199,23 +201,24 @@ def fitted(kernel, x, y, count, **words):
     )
 
 
-def search(rows, order, features, noises, has_share, **words):
+def search(rows, order, features, noises, is_worth, **words):
     """Return the :class:`FittedProcess` of highest evidence, or ``()``.
 
     The rows, with counts as weights, are searched in a random ``order``. Only
     ``features``, numbers of some, have a part in distances, and ``noises`` are first
     variances. A process of some rows, and the numbers of these, are handed to
-    ``has_share``: if it has, the search goes on, and ends with a process of all rows.
+    ``is_worth``: if it is, the search goes on, and a process of all rows is asked too.
     """
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
     start = first_kernel(*(a[first] for a in rows), features, noises)
     part = [a[few] for a in rows]
     found = fitted(Kernel.of(start.x, start.singles), *part, **words)
-    if not (found and has_share(found, few)):
+    if not (found and is_worth(found, few)):
         return ()
     singles = Singles.of(part[0], start.singles)
-    found = best_kernel(start.x, *part, singles, steps=12, tol=1e-5)
-    return fitted(Kernel.of(found.x, start.singles), *rows, **words) or ()
+    found = best_kernel(start.x, *part, singles, steps=12, tol=1e-4)
+    found = fitted(Kernel.of(found.x, start.singles), *rows, **words)
+    return found if found and is_worth(found, np.arange(len(order))) else ()
 
 
 def first_kernel(x, y, count, features, noises=NOISES, steps=60):
@@ -252,8 +255,8 @@ def first_kernel(x, y, count, features, noises=NOISES, steps=60):
             nu = np.mean(logs) + math.log(len(features))
             start = np.append(rho, [nu, *np.log([additive, _FIRST, noise])])
             starts.append((start, x, y, count, some))
-        value = [evidence_and_slope(*start)[0] for start in starts]
-        return best_kernel(*starts[int(np.argmin(value))], steps, tol=1e-4)
+        value = [evidence_and_slope(*start, value_only=True) for start in starts]
+        return best_kernel(*starts[int(np.argmin(value))], steps, tol=3e-4)
 
     found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
     return min(found, key=lambda f: f.fun)
@@ -271,10 +274,11 @@ def best_kernel(start, x, y, count, singles, steps, tol):
     return found
 
 
-def evidence_and_slope(logs, x, y, count, singles):
+def evidence_and_slope(logs, x, y, count, singles, value_only=False):
     """Return minus the log density per row and its derivatives in the logarithms.
 
-    It is the density of the targets, and of the length scales by their prior.
+    It is the density of the targets, and of the length scales by their prior. With
+    ``value_only`` the inverse of C, most of the work, is spared.
     """
     kernel, (n, k) = Kernel.of(logs, singles.features), y.shape
     smooth = kernel.smooth(x, x)
@@ -287,11 +291,13 @@ def evidence_and_slope(logs, x, y, count, singles):
         c[np.diag_indices(n)] += kernel.additive * n_singles
     found = factor(c, kernel.noise / count, overwrite=True)
     if not np.isfinite(found.root[-1, -1]):
-        return math.inf, np.zeros_like(logs)
+        return math.inf if value_only else (math.inf, np.zeros_like(logs))
     a = found.solve(y)
     v = max(np.sum(a * y) / (n * k), _TINY)
     value = n * k * math.log(v) + k * found.log_det
-    value += np.sum(np.log1p(kernel.rho / SWITCHED_OFF))
+    value = (value + np.sum(np.log1p(kernel.rho / SWITCHED_OFF))) / (2 * n)
+    if value_only:
+        return value
     w = found.inverse()
     w *= -k
     w += (a / v) @ a.T
@@ -311,4 +317,4 @@ def evidence_and_slope(logs, x, y, count, singles):
     of_rho -= kernel.rho / (kernel.rho + SWITCHED_OFF)
     of_noise = kernel.noise * np.sum(diagonal)
     slope = np.concatenate([of_rho, [of_nu, of_additive, of_slope, of_noise]])
-    return value / (2 * n), -slope / (2 * n)
+    return value, -slope / (2 * n)
