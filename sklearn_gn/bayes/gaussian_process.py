@@ -138,16 +138,18 @@ class Singles(NamedTuple):
 class GaussianProcess(NamedTuple):
     """A fitted process, in the units of the fit."""
 
-    kernel: Kernel
-    x: np.ndarray  # (n, d)  rows
+    kernel: Kernel  # of the columns
+    x: np.ndarray  # (n, p)  rows
     counts: np.ndarray  # (n,)  observations of each
     scale: float  # v
+    columns: tuple | slice = slice(None)  # of the features that it sees
     loss: str = "squared"
     center: np.ndarray | float = 0.0  # (k,)  of the targets
 
     def values(self, theta, x):
         """Return the means of the targets at rows, (m, k)."""
         kernel, others = self.kernel, self.kernel._replace(singles=())
+        x = x[:, self.columns]
         found = others.between(x, self.x) @ theta + self.center
         for j in kernel.singles:
             sums = sums_of_single(kernel.nu, x[:, j], self.x[:, j], theta)
@@ -161,6 +163,7 @@ class GaussianProcess(NamedTuple):
 
     def variances(self, root, x):
         """Return the variances of the values at rows, (m, 1)."""
+        x = x[:, self.columns]
         known = root.variances(self.kernel.between(self.x, x))
         return self.scale * np.maximum(self.kernel.prior(x) - known, 0)[:, None]
 
@@ -237,13 +240,16 @@ def fitted(kernel, x, y, count, **words):
 def search(rows, order, features, noises, is_worth, **words):
     """Return the :class:`FittedProcess` of highest evidence, or ``()``.
 
-    The rows, with counts as weights, are searched in a random ``order``. Only
-    ``features``, numbers of some, have a part in distances, and ``noises`` are first
-    variances. A process of some rows, and the numbers of these, are handed to
-    ``is_worth``: if it is, the search goes on, and a process of all rows is asked too.
+    The rows, with counts as weights, are searched in a random ``order``. The process
+    sees ``features``, numbers of some, or those of them that :func:`selected` returns.
+    The ``noises`` are first variances. A process of some rows, and the numbers of
+    these, are handed to ``is_worth``: if it is, the search goes on, and a process of
+    all rows is asked too.
     """
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-    start = first_kernel(*(a[first] for a in rows), features, noises)
+    choices = dict.fromkeys([tuple(sorted(features)), selected(*rows, features)])
+    start = first_kernel(*(a[first] for a in rows), list(filter(None, choices)), noises)
+    words["columns"], rows = start.columns, (rows[0][:, start.columns], *rows[1:])
     part = [a[few] for a in rows]
     found = fitted(Kernel.of(start.x, start.singles), *part, **words)
     if not (found and is_worth(found, few)):
@@ -254,44 +260,82 @@ def search(rows, order, features, noises, is_worth, **words):
     return found if found and is_worth(found, np.arange(len(order))) else ()
 
 
-def first_kernel(x, y, count, features, noises=NOISES, steps=60):
+def selected(x, y, count, features):
+    """Return the numbers of the features that a linear model needs, in their order.
+
+    They are added one by one as long as the extended Bayesian information criterion
+    falls (Chen and Chen, 2008): few rows do not show which of very many features a
+    process with a length scale for each should forget.
+    """
+    features, root = np.sort(features), np.sqrt(count)[:, None]
+    z, rest = (root * (a - count @ a / np.sum(count)) for a in (x[:, features], y))
+    n, found = float(np.sum(count)), []
+    cost = y.shape[1] * math.log(n) / 2 + math.log(len(features))
+    while len(found) < min(len(features), len(x) - 2):
+        squares = np.sum(z**2, axis=0)
+        explained = np.sum((z.T @ rest) ** 2, axis=1) / np.maximum(squares, _TINY)
+        explained[found] = 0
+        best, total = int(np.argmax(explained)), max(float(np.sum(rest**2)), _TINY)
+        left = max(1 - explained[best] / total, np.finfo(np.float64).eps)
+        if -n * y.shape[1] / 2 * math.log(left) <= cost:
+            break
+        found.append(best)
+        unit = z[:, [best]] / math.sqrt(squares[best])
+        z, rest = z - unit @ (unit.T @ z), rest - unit @ (unit.T @ rest)
+    return tuple(features[np.sort(found)].tolist()) if found else ()
+
+
+def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
     """Return the result of a search for the kernel of highest evidence for few rows.
 
-    Only ``features``, numbers of some, have a part in distances. All of them have one
-    of some lengths at first, or each the one at which it explains most alone: where one
-    of many oscillates, all short lengths together tell nothing. With functions of their
-    own or without is decided by the first evidence; a single one has its function.
+    The kernels see one of the ``choices`` of features, of which the second has the cost
+    of being picked. All features have one of some lengths at first, or each the one at
+    which it explains most alone: where one of many oscillates, all short lengths
+    together tell nothing. With functions of their own or without is decided by the
+    first evidence; a single one has its function.
     """
-    features = list(features)
-    of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
-    linear = _FIRST * (1 + x @ x.T)
-    own, value = [], np.zeros(len(of_lengths))
-    for j in features:
-        for i, rho in enumerate(np.exp(of_lengths)):
-            alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
-            root = factor(alone + linear, NOISES[-1] / count, overwrite=True)
-            square = max(np.sum(root.solve(y) * y), _TINY)
-            value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
-        own.append(of_lengths[np.argmin(value)])
+    whole, starts = x, []
+    for columns in choices:
+        x, d = whole[:, columns], len(columns)
+        of_lengths = -2 * np.log(_LENGTHS) - math.log(d)
+        linear = _FIRST * (1 + x @ x.T)
+        own, value = [], np.zeros(len(of_lengths))
+        for j in range(d):
+            for i, rho in enumerate(np.exp(of_lengths)):
+                alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
+                root = factor(alone + linear, NOISES[-1] / count, overwrite=True)
+                square = max(np.sum(root.solve(y) * y), _TINY)
+                value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
+            own.append(of_lengths[np.argmin(value)])
+        kinds = [(_TINY, Singles.of(x, ()))]
+        if d > 1:
+            kinds.append((_FIRST, Singles.of(x, tuple(range(d)))))
+        cost = d * math.log(whole.shape[1]) / len(x) if starts else 0.0
+        found: dict = {}
+        for is_own, logs in [*((False, one) for one in of_lengths), (True, own)]:
+            for noise, (additive, some) in product(noises, kinds):
+                rho = np.broadcast_to(logs, d)
+                nu = np.mean(rho) + math.log(d)
+                start = np.append(rho, [nu, *np.log([additive, _FIRST, noise])])
+                start = start, x, y, count, some
+                value = evidence_and_slope(*start, value_only=True) + cost
+                kind = is_own and not starts
+                if kind not in found or value < found[kind][0]:
+                    found[kind] = value, columns, cost, start
+        # Picked features are tried where they begin better than all of them.
+        least = min((value for value, *_ in starts), default=math.inf)
+        starts += [one for one in found.values() if one[0] < least]
 
-    singles = Singles.of(x, tuple(features) if len(features) > 1 else ())
+    def best(start):
+        """Return the best kernel from a start."""
+        _, columns, cost, (*given, singles) = start
+        # The memory of this thread.
+        singles = singles._replace(parts=np.empty_like(singles.squares))
+        found = best_kernel(*given, singles, steps, tol=3e-4)
+        found.columns, found.fun = columns, found.fun + cost
+        return found
 
-    def best(lengths):
-        """Return the best kernel from the best start with these lengths."""
-        starts, kinds = [], [(_TINY, Singles.of(x, ()))]
-        if singles.features:
-            memory = np.empty_like(singles.squares)  # of this thread
-            kinds.append((_FIRST, singles._replace(parts=memory)))
-        for logs, noise, (additive, some) in product(lengths, noises, kinds):
-            rho = np.full(x.shape[1], -np.inf)
-            rho[features] = logs
-            nu = np.mean(logs) + math.log(len(features))
-            start = np.append(rho, [nu, *np.log([additive, _FIRST, noise])])
-            starts.append((start, x, y, count, some))
-        value = [evidence_and_slope(*start, value_only=True) for start in starts]
-        return best_kernel(*starts[int(np.argmin(value))], steps, tol=3e-4)
-
-    found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
+    found = side_by_side(best, starts, steps * len(x) ** 3)
     return min(found, key=lambda f: f.fun)
 
 

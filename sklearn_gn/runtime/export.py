@@ -120,7 +120,7 @@ def gaussian_process(
     model._y_train_mean = np.float64(scaling.y_center)
     model._y_train_std = np.float64(scaling.y_scale)
     model.n_features_in_ = process.x.shape[1]
-    return _scaled(model, scaling, names)
+    return _scaled(_of_columns(process, model), scaling, names)
 
 
 def process_of_classes(
@@ -166,7 +166,17 @@ def process_of_classes(
     weights += (kernel.additive * np.eye(n_values),) * len(singles)
     constant = kernel.slope * np.sum(coef, axis=0) + process.center
     model = logistic_regression(np.hstack(weights), constant, classes, True, None)
-    return _scaled(make_pipeline(FeatureUnion(parts), model), scaling, names)
+    model = make_pipeline(FeatureUnion(parts), model)
+    return _scaled(_of_columns(process, model), scaling, names)
+
+
+def _of_columns(process, model):
+    """Return a pipeline that hands on the features that a process sees."""
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    given = {"indices": list(process.columns), "axis": 1}
+    return make_pipeline(FunctionTransformer(np.take, kw_args=given), model)
 
 
 def _filled(cls, network, out_activation):

@@ -439,8 +439,9 @@ class FittedMember:
         self._classes = getattr(estimator, "classes_", None)
         layers, self.activations_ = [], ()
         if isinstance(model, GaussianProcess):
-            with np.errstate(divide="ignore"):
-                self.length_scales_ = scaling.x_scale / np.sqrt(model.kernel.rho)
+            self.length_scales_ = np.full(len(scaling.x_scale), np.inf)
+            own = scaling.x_scale[list(model.columns)] / np.sqrt(model.kernel.rho)
+            self.length_scales_[list(model.columns)] = own
         else:
             layers, self.activations_ = model.split(net.theta)[1], model.activations
         self.coefs_ = [layer[:, 1:].T.copy() for layer in layers]
