@@ -294,44 +294,36 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
     together tell nothing. With functions of their own or without is decided by the
     first evidence; a single one has its function.
     """
-    whole, starts = x, []
+    starts = []
     for columns in choices:
-        x, d = whole[:, columns], len(columns)
-        of_lengths = -2 * np.log(_LENGTHS) - math.log(d)
-        linear = _FIRST * (1 + x @ x.T)
-        own, value = [], np.zeros(len(of_lengths))
+        z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
+        lengths, own, linear = np.array(_LENGTHS) * math.sqrt(d), [], 1 + z @ z.T
         for j in range(d):
-            for i, rho in enumerate(np.exp(of_lengths)):
-                alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
-                root = factor(alone + linear, NOISES[-1] / count, overwrite=True)
+            for i, rho in enumerate(lengths**-2.0):
+                alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(z[:, [j]], z[:, [j]])
+                alone += _FIRST * linear
+                root = factor(alone, NOISES[-1] / count, overwrite=True)
                 square = max(np.sum(root.solve(y) * y), _TINY)
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
-            own.append(of_lengths[np.argmin(value)])
-        kinds = [(_TINY, Singles.of(x, ()))]
+            own.append(lengths[np.argmin(value)])
+        kinds = [(_TINY, Singles.of(z, ()))]
         if d > 1:
-            kinds.append((_FIRST, Singles.of(x, tuple(range(d)))))
-        cost = d * math.log(whole.shape[1]) / len(x) if starts else 0.0
-        found: dict = {}
-        for is_own, logs in [*((False, one) for one in of_lengths), (True, own)]:
-            for noise, (additive, some) in product(noises, kinds):
-                rho = np.broadcast_to(logs, d)
-                nu = np.mean(rho) + math.log(d)
-                start = np.append(rho, [nu, *np.log([additive, _FIRST, noise])])
-                start = start, x, y, count, some
-                value = evidence_and_slope(*start, value_only=True) + cost
-                kind = is_own and not starts
-                if kind not in found or value < found[kind][0]:
-                    found[kind] = value, columns, cost, start
-        # Picked features are tried where they begin better than all of them.
-        least = min((value for value, *_ in starts), default=math.inf)
-        starts += [one for one in found.values() if one[0] < least]
+            kinds.append((_FIRST, Singles.of(z, tuple(range(d)))))
+        cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
+        for length, noise, (mu, singles) in product([*lengths, own], noises, kinds):
+            rho = -2 * np.log(np.broadcast_to(length, d))
+            others = np.mean(rho) + math.log(d), *np.log([mu, _FIRST, noise])
+            start = np.append(rho, others), z, y, count, singles
+            least = evidence_and_slope(*start, value_only=True) + cost
+            found.append((least, len(found), start, columns, cost))
+        starts.append(min(found))
+    # Picked features are tried where they begin better than all of them.
+    starts = [start for start in starts if start[0] <= starts[0][0]]
 
     def best(start):
         """Return the best kernel from a start."""
-        _, columns, cost, (*given, singles) = start
-        # The memory of this thread.
-        singles = singles._replace(parts=np.empty_like(singles.squares))
-        found = best_kernel(*given, singles, steps, tol=3e-4)
+        *_, given, columns, cost = start
+        found = best_kernel(*given, steps, tol=3e-4)
         found.columns, found.fun = columns, found.fun + cost
         return found
 
