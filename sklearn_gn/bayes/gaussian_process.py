@@ -63,20 +63,19 @@ class Kernel(NamedTuple):
     additive: float  # mu
     slope: float
     noise: float
-    singles: tuple = ()  # numbers of the features that have functions of their own
 
     @classmethod
-    def of(cls, logs, singles=()):
+    def of(cls, logs):
         """The kernel with logarithms of rho, nu, mu, slope and noise, (d + 4,)."""
         *rho, nu, additive, slope, noise = np.exp(logs).tolist()
-        return cls(np.array(rho), nu, additive, slope, noise, singles)
+        return cls(np.array(rho), nu, additive, slope, noise)
 
     def n_determined(self):
         """Return how many parameters the rows have chosen.
 
         A length scale beyond the range of the rows does not count.
         """
-        others = 2 + 2 * bool(self.singles)
+        others = 2 + 2 * (self.additive > 0)
         return others + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
 
     def smooth(self, x, z):
@@ -93,46 +92,34 @@ class Kernel(NamedTuple):
     def between(self, x, z):
         """Return the covariances of the values at rows, over v, (m, n)."""
         found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
-        if not self.singles:
-            return found
-        # One feature and the sum of all stay in the cache.
-        n_rows, root = max(1, BLOCK_FLOATS // 2 // len(z)), math.sqrt(self.nu / 2)
-        columns = root * x.T[list(self.singles)], root * z.T[list(self.singles)]
-
-        def add(start):
-            """Add the functions of single features at some rows."""
-            rows, total = slice(start, start + n_rows), 0.0
-            for own, others in zip(*columns, strict=True):
-                part = np.subtract.outer(own[rows], others)
-                np.square(part, out=part)
-                np.negative(part, out=part)
-                total += np.exp(part, out=part)
-            found[rows] += self.additive * total
-
-        side_by_side(add, range(0, len(x), n_rows), found.size * len(self.singles))
+        if self.additive > 0:
+            # One feature and the sum of all stay in the cache.
+            n_rows, root = max(1, BLOCK_FLOATS // 2 // len(z)), math.sqrt(self.nu / 2)
+            for start in range(0, len(x), n_rows):
+                rows, total = slice(start, start + n_rows), 0.0
+                for own, others in zip(root * x[rows].T, root * z.T, strict=True):
+                    part = np.subtract.outer(own, others)
+                    np.negative(np.square(part, out=part), out=part)
+                    total += np.exp(part, out=part)
+                found[rows] += self.additive * total
         return found
 
     def prior(self, x):
         """Return the variances of the values at rows, over v, before the fit, (m,)."""
         slope = self.slope * (1 + np.sum(x**2, axis=1))
-        return 1 + self.additive * len(self.singles) + slope
+        return 1 + self.additive * len(self.rho) + slope
 
 
-class Singles(NamedTuple):
-    """Features that have functions of their own, with what a search needs of them."""
+def pairs_of(x):
+    """Return the squared distances of pairs of rows in each feature, and memory.
 
-    features: tuple  # their numbers
-    squares: np.ndarray  # (s, n (n - 1) / 2)  distances of pairs of rows
-    parts: np.ndarray  # as many; the memory of all evaluations
-
-    @classmethod
-    def of(cls, x, features):
-        """The squared distances of all pairs of some rows."""
-        pairs = len(x) * (len(x) - 1) // 2
-        squares = np.empty((len(features), pairs))
-        for j, own in zip(features, squares, strict=True):
-            own[:] = pdist(x[:, [j]], "sqeuclidean")
-        return cls(features, squares, np.empty_like(squares))
+    Of shape (2, d, n (n - 1) / 2): new memory at each evaluation would take longer to
+    get than to fill.
+    """
+    pairs = np.empty((2, x.shape[1], len(x) * (len(x) - 1) // 2))
+    for j, own in enumerate(pairs[0]):
+        own[:] = pdist(x[:, [j]], "sqeuclidean")
+    return pairs
 
 
 class GaussianProcess(NamedTuple):
@@ -148,12 +135,11 @@ class GaussianProcess(NamedTuple):
 
     def values(self, theta, x):
         """Return the means of the targets at rows, (m, k)."""
-        kernel, others = self.kernel, self.kernel._replace(singles=())
-        x = x[:, self.columns]
-        found = others.between(x, self.x) @ theta + self.center
-        for j in kernel.singles:
-            sums = sums_of_single(kernel.nu, x[:, j], self.x[:, j], theta)
-            found += kernel.additive * sums
+        x, kernel = x[:, self.columns], self.kernel
+        found = kernel._replace(additive=0.0).between(x, self.x) @ theta + self.center
+        if kernel.additive > 0:
+            for own, z in zip(x.T, self.x.T, strict=True):
+                found += kernel.additive * sums_of_single(kernel.nu, own, z, theta)
         return found
 
     def root(self):
@@ -251,12 +237,12 @@ def search(rows, order, features, noises, is_worth, **words):
     start = first_kernel(*(a[first] for a in rows), list(filter(None, choices)), noises)
     words["columns"], rows = start.columns, (rows[0][:, start.columns], *rows[1:])
     part = [a[few] for a in rows]
-    found = fitted(Kernel.of(start.x, start.singles), *part, **words)
+    found = fitted(Kernel.of(start.x), *part, **words)
     if not (found and is_worth(found, few)):
         return ()
-    singles = Singles.of(part[0], start.singles)
-    found = best_kernel(start.x, *part, singles, steps=12, tol=1e-4)
-    found = fitted(Kernel.of(found.x, start.singles), *rows, **words)
+    of_pairs = part[0] if start.x[-3] > -math.inf else part[0][:, :0]
+    found = best_kernel(start.x, *part, pairs_of(of_pairs), steps=12, tol=1e-4)
+    found = fitted(Kernel.of(found.x), *rows, **words)
     return found if found and is_worth(found, np.arange(len(order))) else ()
 
 
@@ -306,14 +292,14 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
                 square = max(np.sum(root.solve(y) * y), _TINY)
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
             own.append(lengths[np.argmin(value)])
-        kinds = [(_TINY, Singles.of(z, ()))]
+        kinds = [(-math.inf, pairs_of(z[:, :0]))]
         if d > 1:
-            kinds.append((_FIRST, Singles.of(z, tuple(range(d)))))
+            kinds.append((math.log(_FIRST), pairs_of(z)))
         cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
-        for length, noise, (mu, singles) in product([*lengths, own], noises, kinds):
+        for length, noise, (mu, pairs) in product([*lengths, own], noises, kinds):
             rho = -2 * np.log(np.broadcast_to(length, d))
-            others = np.mean(rho) + math.log(d), *np.log([mu, _FIRST, noise])
-            start = np.append(rho, others), z, y, count, singles
+            others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
+            start = np.append(rho, others), z, y, count, pairs
             least = evidence_and_slope(*start, value_only=True) + cost
             found.append((least, len(found), start, columns, cost))
         starts.append(min(found))
@@ -331,30 +317,31 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
     return min(found, key=lambda f: f.fun)
 
 
-def best_kernel(start, x, y, count, singles, steps, tol):
-    """Return the result of a search from a kernel, given by logarithms and singles."""
+def best_kernel(start, x, y, count, pairs, steps, tol):
+    """Return the result of a search from a kernel, given by logarithms."""
     least = [-20.0] * (x.shape[1] + 1) + [-16.0, -16.0, _LEAST_LOG_NOISE]
     bounds = [(log, 12.0) for log in least]
     start = np.clip(start, *np.transpose(bounds))
     given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": tol}}
-    data = x, y, count, singles
+    data = x, y, count, pairs
     found = minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
-    found.singles = singles.features
+    if not pairs.size:  # no functions of single features
+        found.x[-3] = -math.inf
     return found
 
 
-def evidence_and_slope(logs, x, y, count, singles, value_only=False):
+def evidence_and_slope(logs, x, y, count, pairs, value_only=False):
     """Return minus the log density per row and its derivatives in the logarithms.
 
-    It is the density of the targets, and of the length scales by their prior. With
-    ``value_only`` the inverse of C, most of the work, is spared.
+    It is the density of the targets, and of the length scales by their prior. Functions
+    of single features have the :func:`pairs_of` these. With ``value_only`` the inverse
+    of C, most of the work, is spared.
     """
-    kernel, (n, k) = Kernel.of(logs, singles.features), y.shape
+    kernel, (n, k), (squares, parts) = Kernel.of(logs), y.shape, pairs
     smooth = kernel.smooth(x, x)
     c = smooth + kernel.slope * (1 + x @ x.T)
-    n_singles, (_, squares, parts) = len(singles.features), singles
+    n_singles = len(squares)
     if n_singles:
-        # Memory is reused: that of all pairs takes longer to get than to fill.
         np.exp(np.multiply(squares, -kernel.nu / 2, out=parts), out=parts)
         c += kernel.additive * squareform(np.sum(parts, axis=0))
         c[np.diag_indices(n)] += kernel.additive * n_singles
