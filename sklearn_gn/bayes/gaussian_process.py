@@ -165,13 +165,8 @@ def sums_of_single(nu, x, z, theta):
     points = np.cos(math.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
     nodes = ((pieces[:, None] + (1 + points) / 2) / math.sqrt(nu)).ravel()
     at = nodes if len(nodes) < len(x) else x
-    n_rows = max(1, BLOCK_FLOATS // len(z))  # in the cache
-    memory, table = np.empty((n_rows, len(z))), np.empty((len(at), theta.shape[1]))
-    for start in range(0, len(at), n_rows):
-        own = at[start : start + n_rows]
-        part = np.subtract.outer(own, z, out=memory[: len(own)])
-        np.multiply(np.square(part, out=part), -nu / 2, out=part)
-        table[start : start + n_rows] = np.exp(part, out=part) @ theta
+    alone = Kernel(nu, 0.0, 0.0, 0.0, 0.0)
+    table = alone.smooth(at[:, None], z[:, None]) @ theta
     if at is x:
         return table
     basis = chebvander(2 * (place - np.floor(place)) - 1, _DEGREE)
