@@ -37,6 +37,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.polynomial.chebyshev import chebvander
 from scipy.optimize import minimize
 from scipy.spatial.distance import pdist, squareform
 
@@ -50,6 +51,7 @@ _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of
 NOISES = (1e-4, 0.1)  # first variances of the noise
 _FIRST = 0.1  # first variances of functions of single features and of the linear term
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
+_DEGREE = 14  # of the polynomials in place of functions of single features
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
 
 
@@ -61,20 +63,19 @@ class Kernel(NamedTuple):
     additive: float  # mu
     slope: float
     noise: float
-    singles: tuple = ()  # numbers of the features that have functions of their own
 
     @classmethod
-    def of(cls, logs, singles=()):
+    def of(cls, logs):
         """The kernel with logarithms of rho, nu, mu, slope and noise, (d + 4,)."""
         *rho, nu, additive, slope, noise = np.exp(logs).tolist()
-        return cls(np.array(rho), nu, additive, slope, noise, singles)
+        return cls(np.array(rho), nu, additive, slope, noise)
 
     def n_determined(self):
         """Return how many parameters the rows have chosen.
 
         A length scale beyond the range of the rows does not count.
         """
-        others = 2 + 2 * bool(self.singles)
+        others = 2 + 2 * (self.additive > 0)
         return others + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
 
     def smooth(self, x, z):
@@ -91,61 +92,55 @@ class Kernel(NamedTuple):
     def between(self, x, z):
         """Return the covariances of the values at rows, over v, (m, n)."""
         found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
-        if not self.singles:
-            return found
-        # One feature and the sum of all stay in the cache.
-        n_rows, root = max(1, BLOCK_FLOATS // 2 // len(z)), math.sqrt(self.nu / 2)
-        columns = root * x.T[list(self.singles)], root * z.T[list(self.singles)]
-
-        def add(start):
-            """Add the functions of single features at some rows."""
-            rows, total = slice(start, start + n_rows), 0.0
-            for own, others in zip(*columns, strict=True):
-                part = np.subtract.outer(own[rows], others)
-                np.square(part, out=part)
-                np.negative(part, out=part)
-                total += np.exp(part, out=part)
-            found[rows] += self.additive * total
-
-        side_by_side(add, range(0, len(x), n_rows), found.size * len(self.singles))
+        if self.additive > 0:
+            # One feature and the sum of all stay in the cache.
+            n_rows, root = max(1, BLOCK_FLOATS // 2 // len(z)), math.sqrt(self.nu / 2)
+            for start in range(0, len(x), n_rows):
+                rows, total = slice(start, start + n_rows), 0.0
+                for own, others in zip(root * x[rows].T, root * z.T, strict=True):
+                    part = np.subtract.outer(own, others)
+                    np.negative(np.square(part, out=part), out=part)
+                    total += np.exp(part, out=part)
+                found[rows] += self.additive * total
         return found
 
     def prior(self, x):
         """Return the variances of the values at rows, over v, before the fit, (m,)."""
         slope = self.slope * (1 + np.sum(x**2, axis=1))
-        return 1 + self.additive * len(self.singles) + slope
+        return 1 + self.additive * len(self.rho) + slope
 
 
-class Singles(NamedTuple):
-    """Features that have functions of their own, with what a search needs of them."""
+def pairs_of(x):
+    """Return the squared distances of pairs of rows in each feature, and memory.
 
-    features: tuple  # their numbers
-    squares: np.ndarray  # (s, n (n - 1) / 2)  distances of pairs of rows
-    parts: np.ndarray  # as many; the memory of all evaluations
-
-    @classmethod
-    def of(cls, x, features):
-        """The squared distances of all pairs of some rows."""
-        pairs = len(x) * (len(x) - 1) // 2
-        squares = np.empty((len(features), pairs))
-        for j, own in zip(features, squares, strict=True):
-            own[:] = pdist(x[:, [j]], "sqeuclidean")
-        return cls(features, squares, np.empty_like(squares))
+    Of shape (2, d, n (n - 1) / 2): new memory at each evaluation would take longer to
+    get than to fill.
+    """
+    pairs = np.empty((2, x.shape[1], len(x) * (len(x) - 1) // 2))
+    for j, own in enumerate(pairs[0]):
+        own[:] = pdist(x[:, [j]], "sqeuclidean")
+    return pairs
 
 
 class GaussianProcess(NamedTuple):
     """A fitted process, in the units of the fit."""
 
-    kernel: Kernel
-    x: np.ndarray  # (n, d)  rows
+    kernel: Kernel  # of the columns
+    x: np.ndarray  # (n, p)  rows
     counts: np.ndarray  # (n,)  observations of each
     scale: float  # v
+    columns: tuple | slice = slice(None)  # of the features that it sees
     loss: str = "squared"
     center: np.ndarray | float = 0.0  # (k,)  of the targets
 
     def values(self, theta, x):
         """Return the means of the targets at rows, (m, k)."""
-        return self.kernel.between(x, self.x) @ theta + self.center
+        x, kernel = x[:, self.columns], self.kernel
+        found = kernel._replace(additive=0.0).between(x, self.x) @ theta + self.center
+        if kernel.additive > 0:
+            for own, z in zip(x.T, self.x.T, strict=True):
+                found += kernel.additive * sums_of_single(kernel.nu, own, z, theta)
+        return found
 
     def root(self):
         """Return the factor of C."""
@@ -154,8 +149,30 @@ class GaussianProcess(NamedTuple):
 
     def variances(self, root, x):
         """Return the variances of the values at rows, (m, 1)."""
+        x = x[:, self.columns]
         known = root.variances(self.kernel.between(self.x, x))
         return self.scale * np.maximum(self.kernel.prior(x) - known, 0)[:, None]
+
+
+def sums_of_single(nu, x, z, theta):
+    """Return the sums over j of ``exp(-nu (x - z_j)^2 / 2) theta_j``, (m, k).
+
+    They are one smooth function of x: in pieces as long as its length scale the
+    polynomial through Chebyshev's points differs by less than 1e-13 of the sizes.
+    """
+    place = math.sqrt(nu) * x
+    pieces, piece = np.unique(np.floor(place), return_inverse=True)
+    points = np.cos(math.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
+    nodes = ((pieces[:, None] + (1 + points) / 2) / math.sqrt(nu)).ravel()
+    at = nodes if len(nodes) < len(x) else x
+    alone = Kernel(nu, 0.0, 0.0, 0.0, 0.0)
+    table = alone.smooth(at[:, None], z[:, None]) @ theta
+    if at is x:
+        return table
+    basis = chebvander(2 * (place - np.floor(place)) - 1, _DEGREE)
+    basis = basis @ np.linalg.inv(chebvander(points, _DEGREE))
+    table = table.reshape(len(pieces), _DEGREE + 1, -1)
+    return np.einsum("mj,mjk->mk", basis, table[piece])
 
 
 class FittedProcess(NamedTuple):
@@ -184,7 +201,9 @@ def fitted(kernel, x, y, count, **words):
     v = square / (n * k)
     if not (math.isfinite(v) and v > 0):
         return None
-    unexplained = noise * root.inverse().diagonal()  # less than one
+    inverse_root = root.inverse_root()
+    # Less than one.
+    unexplained = noise * np.einsum("ij,ij->j", inverse_root, inverse_root)
     # A row that stands for several is left out once only.
     once = np.minimum(count, 1)
     left = (count - once + once * unexplained) / count
@@ -199,99 +218,137 @@ def fitted(kernel, x, y, count, **words):
     )
 
 
-def search(rows, order, features, noises, has_share, **words):
+def search(rows, order, features, noises, is_worth, **words):
     """Return the :class:`FittedProcess` of highest evidence, or ``()``.
 
-    The rows, with counts as weights, are searched in a random ``order``. Only
-    ``features``, numbers of some, have a part in distances, and ``noises`` are first
-    variances. A process of some rows, and the numbers of these, are handed to
-    ``has_share``: if it has, the search goes on, and ends with a process of all rows.
+    The rows, with counts as weights, are searched in a random ``order``. The process
+    sees ``features``, numbers of some, or those of them that :func:`selected` returns.
+    The ``noises`` are first variances. A process of some rows, and the numbers of
+    these, are handed to ``is_worth``: if it is, the search goes on, and a process of
+    all rows is asked too.
     """
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-    start = first_kernel(*(a[first] for a in rows), features, noises)
+    choices = dict.fromkeys([tuple(sorted(features)), selected(*rows, features)])
+    start = first_kernel(*(a[first] for a in rows), list(filter(None, choices)), noises)
+    words["columns"], rows = start.columns, (rows[0][:, start.columns], *rows[1:])
     part = [a[few] for a in rows]
-    found = fitted(Kernel.of(start.x, start.singles), *part, **words)
-    if not (found and has_share(found, few)):
+    found = fitted(Kernel.of(start.x), *part, **words)
+    if not (found and is_worth(found, few)):
         return ()
-    singles = Singles.of(part[0], start.singles)
-    found = best_kernel(start.x, *part, singles, steps=12, tol=1e-5)
-    return fitted(Kernel.of(found.x, start.singles), *rows, **words) or ()
+    of_pairs = part[0] if start.x[-3] > -math.inf else part[0][:, :0]
+    found = best_kernel(start.x, *part, pairs_of(of_pairs), steps=12, tol=1e-4)
+    found = fitted(Kernel.of(found.x), *rows, **words)
+    return found if found and is_worth(found, np.arange(len(order))) else ()
 
 
-def first_kernel(x, y, count, features, noises=NOISES, steps=60):
+def selected(x, y, count, features):
+    """Return the numbers of the features that a linear model needs, in their order.
+
+    They are added one by one as long as the extended Bayesian information criterion
+    falls (Chen and Chen, 2008): few rows do not show which of very many features a
+    process with a length scale for each should forget.
+    """
+    features, root = np.sort(features), np.sqrt(count)[:, None]
+    z, rest = (root * (a - count @ a / np.sum(count)) for a in (x[:, features], y))
+    n, found = float(np.sum(count)), []
+    cost = y.shape[1] * math.log(n) / 2 + math.log(len(features))
+    while len(found) < min(len(features), len(x) - 2):
+        squares = np.sum(z**2, axis=0)
+        explained = np.sum((z.T @ rest) ** 2, axis=1) / np.maximum(squares, _TINY)
+        explained[found] = 0
+        best, total = int(np.argmax(explained)), max(float(np.sum(rest**2)), _TINY)
+        left = max(1 - explained[best] / total, np.finfo(np.float64).eps)
+        if -n * y.shape[1] / 2 * math.log(left) <= cost:
+            break
+        found.append(best)
+        unit = z[:, [best]] / math.sqrt(squares[best])
+        z, rest = z - unit @ (unit.T @ z), rest - unit @ (unit.T @ rest)
+    return tuple(features[np.sort(found)].tolist()) if found else ()
+
+
+def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
     """Return the result of a search for the kernel of highest evidence for few rows.
 
-    Only ``features``, numbers of some, have a part in distances. All of them have one
-    of some lengths at first, or each the one at which it explains most alone: where one
-    of many oscillates, all short lengths together tell nothing. With functions of their
-    own or without is decided by the first evidence; a single one has its function.
+    The kernels see one of the ``choices`` of features, of which the second has the cost
+    of being picked. All features have one of some lengths at first, or each the one at
+    which it explains most alone: where one of many oscillates, all short lengths
+    together tell nothing. With functions of their own or without is decided by the
+    first evidence; a single one has its function.
     """
-    features = list(features)
-    of_lengths = -2 * np.log(_LENGTHS) - math.log(len(features))
-    linear = _FIRST * (1 + x @ x.T)
-    own, value = [], np.zeros(len(of_lengths))
-    for j in features:
-        for i, rho in enumerate(np.exp(of_lengths)):
-            alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(x[:, [j]], x[:, [j]])
-            root = factor(alone + linear, NOISES[-1] / count, overwrite=True)
-            square = max(np.sum(root.solve(y) * y), _TINY)
-            value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
-        own.append(of_lengths[np.argmin(value)])
+    starts = []
+    for columns in choices:
+        z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
+        lengths, own, linear = np.array(_LENGTHS) * math.sqrt(d), [], 1 + z @ z.T
+        for j in range(d):
+            for i, rho in enumerate(lengths**-2.0):
+                alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(z[:, [j]], z[:, [j]])
+                alone += _FIRST * linear
+                root = factor(alone, NOISES[-1] / count, overwrite=True)
+                square = max(np.sum(root.solve(y) * y), _TINY)
+                value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
+            own.append(lengths[np.argmin(value)])
+        kinds = [(-math.inf, pairs_of(z[:, :0]))]
+        if d > 1:
+            kinds.append((math.log(_FIRST), pairs_of(z)))
+        cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
+        for length, noise, (mu, pairs) in product([*lengths, own], noises, kinds):
+            rho = -2 * np.log(np.broadcast_to(length, d))
+            others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
+            start = np.append(rho, others), z, y, count, pairs
+            least = evidence_and_slope(*start, value_only=True) + cost
+            found.append((least, len(found), start, columns, cost))
+        starts.append(min(found))
+    # Picked features are tried where they begin better than all of them.
+    starts = [start for start in starts if start[0] <= starts[0][0]]
 
-    singles = Singles.of(x, tuple(features) if len(features) > 1 else ())
+    def best(start):
+        """Return the best kernel from a start."""
+        *_, given, columns, cost = start
+        found = best_kernel(*given, steps, tol=3e-4)
+        found.columns, found.fun = columns, found.fun + cost
+        return found
 
-    def best(lengths):
-        """Return the best kernel from the best start with these lengths."""
-        starts, kinds = [], [(_TINY, Singles.of(x, ()))]
-        if singles.features:
-            memory = np.empty_like(singles.squares)  # of this thread
-            kinds.append((_FIRST, singles._replace(parts=memory)))
-        for logs, noise, (additive, some) in product(lengths, noises, kinds):
-            rho = np.full(x.shape[1], -np.inf)
-            rho[features] = logs
-            nu = np.mean(logs) + math.log(len(features))
-            start = np.append(rho, [nu, *np.log([additive, _FIRST, noise])])
-            starts.append((start, x, y, count, some))
-        value = [evidence_and_slope(*start)[0] for start in starts]
-        return best_kernel(*starts[int(np.argmin(value))], steps, tol=1e-4)
-
-    found = side_by_side(best, (of_lengths, [own]), steps * len(x) ** 3)
+    found = side_by_side(best, starts, steps * len(x) ** 3)
     return min(found, key=lambda f: f.fun)
 
 
-def best_kernel(start, x, y, count, singles, steps, tol):
-    """Return the result of a search from a kernel, given by logarithms and singles."""
+def best_kernel(start, x, y, count, pairs, steps, tol):
+    """Return the result of a search from a kernel, given by logarithms."""
     least = [-20.0] * (x.shape[1] + 1) + [-16.0, -16.0, _LEAST_LOG_NOISE]
     bounds = [(log, 12.0) for log in least]
     start = np.clip(start, *np.transpose(bounds))
     given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": tol}}
-    data = x, y, count, singles
+    data = x, y, count, pairs
     found = minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
-    found.singles = singles.features
+    if not pairs.size:  # no functions of single features
+        found.x[-3] = -math.inf
     return found
 
 
-def evidence_and_slope(logs, x, y, count, singles):
+def evidence_and_slope(logs, x, y, count, pairs, value_only=False):
     """Return minus the log density per row and its derivatives in the logarithms.
 
-    It is the density of the targets, and of the length scales by their prior.
+    It is the density of the targets, and of the length scales by their prior. Functions
+    of single features have the :func:`pairs_of` these. With ``value_only`` the inverse
+    of C, most of the work, is spared.
     """
-    kernel, (n, k) = Kernel.of(logs, singles.features), y.shape
+    kernel, (n, k), (squares, parts) = Kernel.of(logs), y.shape, pairs
     smooth = kernel.smooth(x, x)
     c = smooth + kernel.slope * (1 + x @ x.T)
-    n_singles, (_, squares, parts) = len(singles.features), singles
+    n_singles = len(squares)
     if n_singles:
-        # Memory is reused: that of all pairs takes longer to get than to fill.
         np.exp(np.multiply(squares, -kernel.nu / 2, out=parts), out=parts)
         c += kernel.additive * squareform(np.sum(parts, axis=0))
         c[np.diag_indices(n)] += kernel.additive * n_singles
     found = factor(c, kernel.noise / count, overwrite=True)
     if not np.isfinite(found.root[-1, -1]):
-        return math.inf, np.zeros_like(logs)
+        return math.inf if value_only else (math.inf, np.zeros_like(logs))
     a = found.solve(y)
     v = max(np.sum(a * y) / (n * k), _TINY)
     value = n * k * math.log(v) + k * found.log_det
-    value += np.sum(np.log1p(kernel.rho / SWITCHED_OFF))
+    value = (value + np.sum(np.log1p(kernel.rho / SWITCHED_OFF))) / (2 * n)
+    if value_only:
+        return value
     w = found.inverse()
     w *= -k
     w += (a / v) @ a.T
@@ -311,4 +368,4 @@ def evidence_and_slope(logs, x, y, count, singles):
     of_rho -= kernel.rho / (kernel.rho + SWITCHED_OFF)
     of_noise = kernel.noise * np.sum(diagonal)
     slope = np.concatenate([of_rho, [of_nu, of_additive, of_slope, of_noise]])
-    return value / (2 * n), -slope / (2 * n)
+    return value, -slope / (2 * n)

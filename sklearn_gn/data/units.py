@@ -202,35 +202,29 @@ def _limits(X, y, weight, z, far, quartiles):
     near = [columns[some] for columns in near]
     bounded = z.copy()
     bounded[:, far] = near[0]
-    before = None
-    # The limits of some features show what others are worth.
-    while not np.array_equal(limits, before):
-        before = limits.copy()
-        # What the features leave of the targets, and their slopes.
-        gram = (z.T * weight) @ z
-        gram[np.diag_indices(len(gram))] += (1 + len(gram)) * np.sum(weight**2)
-        slopes = factors.solve_semidefinite(gram, z.T @ (weight[:, None] * t))
-        rest = t - z @ slopes
-        for number, j in enumerate(far):
-            if np.isfinite(limits[0, number]):
+    # What the features leave of the targets, and their slopes.
+    gram = (z.T * weight) @ z
+    gram[np.diag_indices(len(gram))] += (1 + len(gram)) * np.sum(weight**2)
+    slopes = factors.solve_semidefinite(gram, z.T @ (weight[:, None] * t))
+    rest = t - z @ slopes
+    for number, j in enumerate(far):
+        own, target = cells[some, number], rest + z[:, j : j + 1] * slopes[j]
+        raw = _left_out_densities(bounded, j, z[:, j], target, weight)
+        best = _CLEAR
+        for pair, columns in zip(ends, near, strict=True):
+            unit = columns[:, number]
+            at_limits = _left_out_densities(bounded, j, unit, target, weight)
+            gain = _standardised(at_limits - raw, weight)
+            if gain <= best:
                 continue
-            own, target = cells[some, number], rest + z[:, j : j + 1] * slopes[j]
-            raw = _left_out_densities(bounded, j, z[:, j], target, weight)
-            best = _CLEAR
-            for pair, columns in zip(ends, near, strict=True):
-                unit = columns[:, number]
-                at_limits = _left_out_densities(bounded, j, unit, target, weight)
-                gain = _standardised(at_limits - raw, weight)
-                if gain <= best:
-                    continue
-                # Cells that tell more at the limit than in the middle are no errors.
-                inside = own == np.clip(own, *pair[:, number])
-                middle = weight[inside] @ unit[inside] / np.sum(weight[inside])
-                silent = np.where(inside, unit, middle)
-                silent = _left_out_densities(bounded, j, silent, target, weight)
-                if _standardised(at_limits - silent, weight) < _CLEAR:
-                    best, limits[:, number] = gain, pair[:, number]
-                    z[:, j] = unit
+            # Cells that tell more at the limit than in the middle are no errors.
+            inside = own == np.clip(own, *pair[:, number])
+            middle = weight[inside] @ unit[inside] / np.sum(weight[inside])
+            silent = np.where(inside, unit, middle)
+            silent = _left_out_densities(bounded, j, silent, target, weight)
+            if _standardised(at_limits - silent, weight) < _CLEAR:
+                best, limits[:, number] = gain, pair[:, number]
+                z[:, j] = unit
     return limits
 
 

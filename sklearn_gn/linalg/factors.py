@@ -71,7 +71,7 @@ class Factor(NamedTuple):
     def inverse_root(self):
         """Return L^-1, lower triangular."""
         if library_of(self.root) is NumPy:
-            return _ROUTINES[self.root.dtype]["trtri"](self.root, lower=1)[0]
+            return _invert_lower(self.root.copy(order="F"))
         from jax import lax
 
         eye = namespace(self.root).eye(len(self.root), dtype=self.root.dtype)
@@ -194,22 +194,23 @@ def solution(gram, scale, right, diagonal):
 
 def _lower_inverse(root):
     """Put the lower half of the inverse of ``root root^T`` in the place of the root."""
-    _invert_lower(root)
-    return _ROUTINES[root.dtype]["lauum"](root, lower=True, overwrite_c=True)[0]
+    lauum = _ROUTINES[root.dtype]["lauum"]
+    return lauum(_invert_lower(root), lower=True, overwrite_c=True)[0]
 
 
 def _invert_lower(root):
-    """Put the inverse of a lower triangular matrix in its place."""
+    """Put the inverse of a lower triangular matrix in its place, and return it."""
     routines, half = _ROUTINES[root.dtype], len(root) // 2
     if half <= 32:  # rows of a triangular matrix that LAPACK inverts as a whole
         root[...] = routines["trtri"](root, lower=True)[0]
-        return
+        return root
     # By halves: most of the work in products, which LAPACK leaves to slower loops.
     top, bottom = root[:half, :half], root[half:, half:]
     _invert_lower(top)
     _invert_lower(bottom)
     product = routines["trmm"](-1.0, top, root[half:, :half], side=1, lower=1)
     root[half:, :half] = routines["trmm"](1.0, bottom, product, lower=1, overwrite_b=1)
+    return root
 
 
 # --- how large a matrix may be -------------------------------------------------------

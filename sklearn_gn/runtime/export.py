@@ -107,7 +107,7 @@ def gaussian_process(
     kernel, scale = process.kernel, process.scale
     slope = ConstantKernel(scale * kernel.slope) * DotProduct(1.0)
     smooth = ConstantKernel(scale) * RBF(1 / np.sqrt(kernel.rho))
-    for j in kernel.singles:
+    for j in range(len(kernel.rho) * (kernel.additive > 0)):
         length = np.full(len(kernel.rho), np.inf)  # of features that do not count
         length[j] = 1 / np.sqrt(kernel.nu)
         smooth = smooth + ConstantKernel(scale * kernel.additive) * RBF(length)
@@ -120,7 +120,7 @@ def gaussian_process(
     model._y_train_mean = np.float64(scaling.y_center)
     model._y_train_std = np.float64(scaling.y_scale)
     model.n_features_in_ = process.x.shape[1]
-    return _scaled(model, scaling, names)
+    return _scaled(model, scaling, names, process.columns)
 
 
 def process_of_classes(
@@ -156,7 +156,7 @@ def process_of_classes(
         with np.errstate(divide="ignore"):
             return make_pipeline(_scaler(np.zeros(d), 1 / root_rho), pca)
 
-    singles, root_rho = kernel.singles, np.sqrt(kernel.rho)
+    singles, root_rho = range(d * (kernel.additive > 0)), np.sqrt(kernel.rho)
     parts = [("smooth", smooth(root_rho)), ("linear", FunctionTransformer())]
     parts += [
         (f"single{j}", smooth(np.sqrt(kernel.nu) * (np.arange(d) == j)))
@@ -166,7 +166,8 @@ def process_of_classes(
     weights += (kernel.additive * np.eye(n_values),) * len(singles)
     constant = kernel.slope * np.sum(coef, axis=0) + process.center
     model = logistic_regression(np.hstack(weights), constant, classes, True, None)
-    return _scaled(make_pipeline(FeatureUnion(parts), model), scaling, names)
+    model = make_pipeline(FeatureUnion(parts), model)
+    return _scaled(model, scaling, names, process.columns)
 
 
 def _filled(cls, network, out_activation):
@@ -182,18 +183,23 @@ def _filled(cls, network, out_activation):
     return model
 
 
-def _scaled(model, scaling, names):
+def _scaled(model, scaling, names, columns=None):
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer
 
     scaler = _scaler(scaling.x_center, scaling.x_scale)
     if names is not None:
         scaler.feature_names_in_ = np.array(names, dtype=object)
-    if not scaling.has_limits:
-        return make_pipeline(scaler, model)
-    low, high = scaling.limits
-    words = {"a_min": np.array(low), "a_max": np.array(high)}
-    return make_pipeline(scaler, FunctionTransformer(np.clip, kw_args=words), model)
+    steps = [scaler]
+    if scaling.has_limits:
+        words = dict(
+            zip(("a_min", "a_max"), map(np.array, scaling.limits), strict=True)
+        )
+        steps.append(FunctionTransformer(np.clip, kw_args=words))
+    if columns is not None:
+        words = {"indices": list(columns), "axis": 1}
+        steps.append(FunctionTransformer(np.take, kw_args=words))
+    return make_pipeline(*steps, model)
 
 
 def _scaler(center, scale):

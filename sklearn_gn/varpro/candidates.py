@@ -364,7 +364,6 @@ def beside_process(members, rows, options, process):
         return own, seen.weight, n_effective
 
     order = np.random.RandomState(options.seed).permutation(len(some.x))
-    everyone = np.arange(len(order))
     if process is None:
         y, center, noises = some.y, 0.0, gaussian_process.NOISES
         if loss != "squared":  # whose classes overlap
@@ -373,14 +372,12 @@ def beside_process(members, rows, options, process):
         counts = Rows(some.x, y - center, n_effective * some.weight)
         process = gaussian_process.search(
             *(counts, order, Units.varying(*counts), noises),
-            lambda *found: np.any(stacking.weights_of_targets(*beside(*found))[-1]),
+            lambda *found: stacking.is_worth(*beside(*found)),
             loss=loss,
             center=center,
         )
-        if not (process and stacking.is_worth(*beside(process, everyone))):
-            process = ()
     n_kinds = sum(bool(own[0].model.activations) for own in kinds)
-    share = stacking.weights_of_targets(*beside(process, everyone))[:n_kinds]
+    share = stacking.weights_of_targets(*beside(process, np.sort(order)))[:n_kinds]
     return process, float(np.sum(np.mean(share, axis=1)))
 
 
@@ -442,8 +439,9 @@ class FittedMember:
         self._classes = getattr(estimator, "classes_", None)
         layers, self.activations_ = [], ()
         if isinstance(model, GaussianProcess):
-            with np.errstate(divide="ignore"):
-                self.length_scales_ = scaling.x_scale / np.sqrt(model.kernel.rho)
+            self.length_scales_ = np.full(len(scaling.x_scale), np.inf)
+            own = scaling.x_scale[list(model.columns)] / np.sqrt(model.kernel.rho)
+            self.length_scales_[list(model.columns)] = own
         else:
             layers, self.activations_ = model.split(net.theta)[1], model.activations
         self.coefs_ = [layer[:, 1:].T.copy() for layer in layers]

@@ -49,7 +49,7 @@ from sklearn_gn.optim.multinomial import (
 )
 from sklearn_gn.optim.solver import Report, Rows
 
-EPOCHS = 20  # in which the damping rises; the last half once more on all rows
+EPOCHS = 16  # in which the damping rises; the last half once more on all rows
 _FIRST_DAMPING = 0.1  # of the curvature, which it reaches in the last epoch
 _BATCH = 128
 N_PARTS = 4  # of the rows, of which each wide member lacks one; as many members

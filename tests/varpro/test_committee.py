@@ -850,3 +850,25 @@ def test_networks_of_classes_start_from_what_is_linear(k):
     entropy = stats.entropy(np.bincount(y))
     # From class frequencies alone an iteration leaves three fifths of it.
     assert -np.mean(model.predict_log_proba(X)[np.arange(400), y]) < 0.55 * entropy
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [(VarProNetRegressor, (50, 200)), (VarProNetClassifier, (80, 100))],
+)
+def test_few_rows_with_many_columns(kind, shape):
+    # Two columns matter. What they allow if they are known tells how good a fit can be.
+    rng = np.random.default_rng(0)
+    X, X_test = rng.standard_normal(shape), rng.standard_normal((1000, shape[1]))
+    y, truth = (2 * a[:, 0] - a[:, 1] for a in (X, X_test))
+    y = y + 0.3 * rng.standard_normal(len(y))
+    if kind is VarProNetClassifier:
+        y, truth = y > 0, truth > 0
+    model = kind(random_state=0).fit(X, y)
+    known = kind(random_state=0).fit(X[:, :2], y)
+    assert model.score(X_test, truth) > known.score(X_test[:, :2], truth) - 0.03
+    process = model.estimators_[-1]
+    assert process.share_ > 0.5
+    seen = np.flatnonzero(process.length_scales_ < np.inf)
+    assert set(seen) >= {0, 1}
+    assert len(seen) <= 4
