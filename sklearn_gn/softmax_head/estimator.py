@@ -180,8 +180,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
         "left-out" if rows that are left out chose ``alpha_``, and "fixed" otherwise.
     temperature_ : float
         Divides the logits of :meth:`decision_function` in :meth:`predict_proba`. With
-        ``alpha="auto"`` it is chosen with the penalty, and mostly below one; otherwise
-        1.
+        ``alpha="auto"`` it is chosen with the penalty, mostly below one; otherwise 1.
     alpha_path_ : dict of ndarrays
         Penalties that were tried: ``alpha``, ascending, ``left_out``, the mean
         cross-entropy of the rows left out, and the ``temperature`` at which it is

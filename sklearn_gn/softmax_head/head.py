@@ -115,13 +115,6 @@ def batched_rows(X, label, kept, weight, batch_size, rng, dtype, n_devices=1):
     return rows, b
 
 
-def first_rows(rows, n):
-    """So many rows, which are in random order."""
-    x, label, weight, n_rows, n_batches, counted = rows
-    counted, n_rows = counted[:n] / counted[:n].sum(), np.minimum(n_rows, np.int32(n))
-    return BatchedRows(x[:n], label[:n], weight[:n], n_rows, n_batches, counted)
-
-
 def in_precision(x, dtype):
     """Features in another precision, in whose range they must be."""
     if largest_size(x.data if issparse(x) else x) > float(np.finfo(dtype).max):

@@ -53,7 +53,6 @@ from sklearn_gn.softmax_head.head import (
     BatchedRows,
     batched_rows,
     evaluate,
-    first_rows,
     gradient_norms,
     head_report,
     on_devices,
@@ -137,7 +136,8 @@ def mini_batch_algorithm(name, epoch, static, memory, grams=False):
         n_classes, last, whole = max(net.bias.shape[0], 2), None, 0.0
         for part, size, weight in epoch_parts(data, state, options):
             if chunked:
-                batch = jax.device_put(first_rows(part.rows, size))
+                own = BatchedRows(*(np.atleast_1d(a)[:size] for a in part.rows))
+                batch = own._replace(counted=own.counted / own.counted.sum())
                 found = evaluate(net, batch, options.alpha, options.intercept)
                 last, whole = with_chunk(last, whole, found, weight)
             words = static(options._replace(batch_size=size), n_classes)

@@ -36,9 +36,8 @@ from sklearn_gn.softmax_head.head import (
 from sklearn_gn.softmax_head.sparse_rows import Combination
 from sklearn_gn.softmax_head.whitening import Whitened, whiten
 
-# Slope of a step, over the loss, that ends near enough to a minimum to leave rows out.
-_SETTLED = 0.01
-_HALF = math.sqrt(np.finfo(np.float32).eps)  # half the digits of single precision
+# Slope of a next step, over the loss, where a minimum serves to leave rows out.
+_SETTLED = 1e-4
 
 
 class NewtonState(NamedTuple):
@@ -52,7 +51,9 @@ class NewtonState(NamedTuple):
     alpha: float
     lost: float = 0.0  # by rounding in a component of the gradient
     path: tuple = ()  # penalties that were tried, with what was said of them
-    slope: float = -math.inf  # of the last step; 0 where there is no better one
+    slope: float = (
+        -math.inf
+    )  # expected of the next step; 0 where there is no better one
     last_step: AffineHead | None = None
     next_seconds: float = 0.0  # that the next step is expected to take
 
@@ -89,6 +90,7 @@ class NewtonData(NamedTuple):
     rough: Any = None  # NewtonData of the same rows in single precision
     lost: float = 0.0  # by rounding in a component of a gradient
     factor: float = 1.0  # that a penalty grows by on these rows
+    settled: float = 0.0  # slope of a step, over the loss, that need not be smaller
     folds: tuple = ()  # NewtonData without the rows of each fold
     own: Array | None = None  # numbers of the rows that are left out; None of all
     judges: penalty.Judges | None = None
@@ -120,7 +122,7 @@ def left_out(space, rows, options):
         share = float(kept.sum())
         part = on_devices((kept / share).astype(np.float32), options)
         without = rough.space._replace(weight=part)
-        folds.append(NewtonData(without, given, factor=1 / share))
+        folds.append(NewtonData(without, given, factor=1 / share, settled=_SETTLED))
     # The rows that are left out, and others, up to one of a few numbers of rows.
     counts = np.where(fold >= 0, weight * options.n_effective, 0).astype(weight.dtype)
     own, numbers = None, [rows.label, counts, fold]
@@ -167,18 +169,24 @@ moved_by = in_either_library(add)
 
 def init(data, net, options):
     """Evaluate the head to start from."""
+    alpha = float(options.alpha)
     if data.folds:
-        alpha = float(data.options.alpha)
         state = evaluated(data.folds[0], net, alpha)
         return Search((state,), net, sys.float_info.max, alpha)
     if options.n_effective is not None:  # the prior alone chooses
-        alpha = float(data.options.alpha) / 10
-        return evaluated(data.rough, net, alpha)._replace(path=((alpha, 0.0, 1.0),))
-    # Of a head from before, the last steps alone are left, which are taken in full.
-    finest = data if np.any(net.bias) else data.rough
-    state = evaluated(finest, net, float(options.alpha))
-    ended = state.grad_max <= data.rough.options.tol
-    return state._replace(slope=0.0) if ended else state
+        state = evaluated(data.rough, net, alpha / 10)
+        return state._replace(path=((alpha / 10, 0.0, 1.0),))
+    return first_state(data, net, alpha)
+
+
+def in_precision(data, net):
+    """A head in the precision of the data."""
+    kind = data.options.alpha.dtype
+    if net.bias.dtype != kind:
+        net = NumPy.tree_map(lambda array: np.asarray(array, kind), net)
+        if isinstance(net, Combination):
+            net = net._replace(image=data.space.heads.image(net.rows, net.start)[0])
+    return net
 
 
 def objective(data, net, alpha):
@@ -189,52 +197,43 @@ def objective(data, net, alpha):
 
 def evaluated(data, net, alpha):
     """The state of a head at a penalty."""
-    kind = data.options.alpha.dtype
-    if net.bias.dtype != kind:
-        net = NumPy.tree_map(lambda array: np.asarray(array, kind), net)
-        if isinstance(net, Combination):
-            net = net._replace(image=data.space.heads.image(net.rows, net.start)[0])
+    net = in_precision(data, net)
     found = objective(data, net, alpha)
     loss, grad_max = float(found.loss), float(found.grad_max)
     return NewtonState(net, loss, found.gradient, grad_max, loss, alpha, data.lost)
 
 
-def first_state(data, net, alpha):
-    """The state to start from at a penalty: beyond the minima before, or a head."""
-    if len(data.known) > 1:  # unless the loss of the last one is lower
-        last, known, loss = data.known[-1]
-        loss += (alpha - last) / 2 * float(np.sum(data.space.squares * known.weight**2))
-        state = evaluated(data.rough, extrapolated(data, alpha), alpha)
-        if state.loss <= loss:
-            return state
-    return evaluated(data.rough, net, alpha)
-
-
 def with_minimum(data, state):
     """The data with a minimum more, for a parabola through three."""
-    known = [each for each in data.known if each[0] != state.alpha]
-    known = (*known[-2:], (state.alpha, state.net, state.loss))
-    return data._replace(known=known)
+    known = [each for each in data.known if each[0] != state.alpha][-2:]
+    return data._replace(known=(*known, (state.alpha, state.net, state.loss)))
 
 
-def extrapolated(data, alpha):
-    """The head at a penalty by a parabola through the last minima.
+def first_state(data, net, alpha):
+    """The state to start from at a penalty: beyond the minima before, or a head.
 
+    A parabola leads through the last minima, unless the loss of the last one is lower.
     Heads grow like the inverse of a large penalty and like the logarithm of a small
     one. In between, it is the curvature along the first axis where classes are alike.
     """
-    known, squares = data.known, np.asarray(data.space.squares)
-    between = np.max(1 / squares, where=squares > 0, initial=0) / len(known[0][1].bias)
-    at, *nodes = np.log1p(between / np.array([alpha, *(a for a, *_ in known)]))
-    shares = [
-        np.prod([(at - o) / (own - o) for o in np.delete(nodes, k)])
-        for k, own in enumerate(nodes)
-    ]
-    parts = zip(*(net for _, net, _ in known), strict=True)
-    found = [np.tensordot(shares, each, axes=1) for each in parts]
-    if len(found[1]) > 1:  # rounding of what all classes share would grow
-        found = [each - each.mean(axis=-1, keepdims=True) for each in found]
-    return AffineHead(*found)
+    if (known := data.known)[1:]:
+        squares = np.asarray(data.space.squares)
+        between = np.max(1 / squares, where=squares > 0, initial=0)
+        between /= len(known[0][1].bias)
+        at, *nodes = np.log1p(between / np.array([alpha, *(a for a, *_ in known)]))
+        shares = [
+            np.prod([(at - o) / (own - o) for o in np.delete(nodes, k)])
+            for k, own in enumerate(nodes)
+        ]
+        parts = zip(*(net for _, net, _ in known), strict=True)
+        found = [np.tensordot(shares, each, axes=1) for each in parts]
+        if len(found[1]) > 1:  # rounding of what all classes share would grow
+            found = [each - each.mean(axis=-1, keepdims=True) for each in found]
+        state = evaluated(data.rough, AffineHead(*found), alpha)
+        last, before, loss = known[-1]
+        if state.loss <= loss + (alpha - last) / 2 * np.sum(squares * before.weight**2):
+            return state
+    return evaluated(data.rough, net, alpha)
 
 
 def step(data, state, options):
@@ -249,22 +248,18 @@ def step(data, state, options):
 def finer_step(data, state):
     """A Newton step: in single precision while the gradient falls, then in full.
 
-    Where the penalty is chosen, the last one begins within the tolerance, and its
-    system is solved to half the digits. It leaves nothing of rounding, which depends on
-    the order of the classes.
+    A head is a minimum where rounding cannot lift its gradient above the tolerance.
     """
-    if state.net.bias.dtype == data.options.alpha.dtype:
-        found, report = newton_step(data, state)
-        goes_on = report.stop == "tol" and state.grad_max > data.options.tol
-        return found, report._replace(stop=None) if goes_on and state.path else report
+    if not state.lost:
+        return newton_step(data, state)
     if state.slope < 0:
         found, report = newton_step(data.rough, state)
         if report.stop or not found.grad_max < state.grad_max:
             found = found._replace(slope=0.0)
-        return found, report._replace(stop=None)
+        ended = found.grad_max + found.lost <= data.options.tol
+        return found, report._replace(stop="tol" if ended else None)
     finer = evaluated(data, state.net, state.alpha)
-    kept = {"criterion": state.criterion, "path": state.path}
-    return finer_step(data, finer._replace(**kept))
+    return newton_step(data, finer._replace(criterion=state.criterion, path=state.path))
 
 
 def newton_step(data, state):
@@ -272,13 +267,15 @@ def newton_step(data, state):
     options = data.options
     # 1. The direction.
     cast, tol = options.alpha.dtype.type, float(options.tol)
-    last = min(tol / (2 * state.grad_max), 0.5) if state.grad_max > tol else _HALF
+    # It need not be more exact than what makes it the last one.
+    settled = data.settled * abs(state.loss) / -(state.slope or -math.inf)
+    last = max(tol / (2 * state.grad_max or 1), math.sqrt(settled) / 2)
     settings = NewtonSettings(
         alpha=cast(state.alpha * data.factor),
         damping=cast(options.damping),
         intercept=options.intercept,
         cg_iterations=np.int32(min(options.rank, np.iinfo(np.int32).max)),
-        last=np.float32(last),
+        last=np.float32(min(last, 0.5)),
     )
     direction, slope, iterations = data.space.direction(state, settings)
     slope, iterations = float(slope), int(iterations)
@@ -326,7 +323,8 @@ def newton_step(data, state):
         gradient=evaluation.gradient,
         grad_max=float(evaluation.grad_max),
         criterion=criterion,
-        slope=0.0 if stop else slope,
+        # The Newton decrement falls like the square of the gradient.
+        slope=0.0 if stop else slope * float(evaluation.grad_max / state.grad_max) ** 2,
         last_step=direction if moved else state.last_step,
     )
     report = head_report(

@@ -7,8 +7,8 @@ the head without its fold. The vertex of the parabola through the three highest 
 is taken, or is one more point where it is far from all that were tried. It is one
 criterion for all sizes: once enough rows have been left out, no further folds are.
 
-The penalty that separates the classes best shrinks the logits too much: along the
-directions that matter, coefficients come out too small by about the same factor. So a
+The penalty that separates the classes best shrinks the logits too much, or too little:
+along the directions that matter, coefficients are wrong by about the same factor. So a
 penalty is judged at the best factor of its logits, which the chosen head keeps
 (Meinshausen, "Relaxed lasso", 2007, has the same two steps).
 
@@ -101,15 +101,15 @@ def left_out_loss(logits, judges, search):
 def best_factor(logits, label, weight, search=True):
     """Cross-entropy of rows at the best factor of the logits, and that factor.
 
-    It is one at least: a factor below one says that the penalty is too small. As rows
-    that are predicted without error would ask for an infinite one, half a row more
-    counts, like all of them on average and of any class: of such rules, this one costs
-    least at worst (Krichevsky and Trofimov, 1981).
+    It is one where the logits say nothing. As rows that are predicted without error
+    would ask for an infinite one, half a row more counts, like all of them on average
+    and of any class: of such rules, this one costs least at worst (Krichevsky and
+    Trofimov, 1981).
     """
     library, n_classes = library_of((logits, label, weight)), max(logits.shape[1], 2)
     xp, zero = library.xp, 0 * total(weight.sum())
     share = 0.5 / xp.maximum(total(weight.sum()), 1)
-    along = derivatives_along(logits, logits, label, weight)
+    along = derivatives_along(0 * logits, logits, label, weight)
 
     def lead(found, logits, label, weight):  # of the labels' logits over the others'
         logits = all_classes(logits)
@@ -127,7 +127,7 @@ def best_factor(logits, label, weight, search=True):
     flat = float(np.sqrt(xp.finfo(logits.dtype).eps))
     digits = xp.finfo(logits.dtype).nmant
     length, *_ = line_minimum(derivatives, slope, flat=flat, max_iter=digits)
-    factor = 1 + xp.where((slope < 0) & search, length, 0)
+    factor = xp.where((slope < 0) & search, length, 1)
 
     def add(found, logits, label, weight):
         split = margins(factor * all_classes(logits), label)

@@ -116,6 +116,7 @@ class Task(NamedTuple):
     few: Any
     coordinates: Coordinates | Combinations | None = None
     order: np.ndarray | None = None  # numbers of the rows in the order of the task
+    classes: np.ndarray | None = None  # likewise
 
     def start(self, net, n_features, n_classes):
         """Return the head to start from: zeros, unless it is given."""
@@ -123,11 +124,13 @@ class Task(NamedTuple):
         weight, bias = net or (np.zeros((n_features, m)), np.zeros(m))
         kind, bias = self.options.alpha.dtype, bias * (self.options.intercept > 0)
         net = AffineHead(weight.astype(kind), bias.astype(kind))
-        return net if self.coordinates is None else self.coordinates.begin(net)
+        space = self.coordinates
+        return net if space is None else space.begin(of_classes(net, self.classes))
 
     def coefficients(self, net):
         """Return the attributes of a head that predictions need."""
-        net = net if self.coordinates is None else self.coordinates.head(net)
+        if self.coordinates is not None:
+            net = of_classes(self.coordinates.head(net), np.argsort(self.classes))
         return {
             "coef_": np.ascontiguousarray(net.weight.T, np.float64),
             "intercept_": net.bias.astype(np.float64),
@@ -174,6 +177,11 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
     total, label = float(total * weight.sum()), label[kept].astype(np.int32)
     weight = weight / weight.sum()
     few = x[:BATCH_SIZE].copy(), label[:BATCH_SIZE], weight[:BATCH_SIZE]
+    # Classes in the order of their first rows: their names change no rounding error.
+    first = np.full(len(estimator.classes_), n)
+    np.minimum.at(first, label, np.arange(n))
+    classes = np.argsort(first, kind="stable")
+    label = np.argsort(classes).astype(np.int32)[label]
     # 2. Their units.
     auto, intercept = estimator.alpha == "auto", estimator.fit_intercept
     if stays_sparse:
@@ -201,12 +209,12 @@ def newton_task(estimator, solver, X, label, kept, weight, total):
         heads = Combinations(rows.x, rows.weight, options.intercept)
         space = SparseRows(heads, rows.label, rows.weight, options.intercept)
         data = newton.left_out(space, rows, options)
-        return Task(algorithm, data, options, few, heads, order)
+        return Task(algorithm, data, options, few, heads, order, classes)
     of_rows = rows if units.axis == 0 else None
     with backend.scope(kind, device) if compiled else nullcontext():
         data = newton.prepare(rows, options, units.axis)
     coordinates = Coordinates(units, data.space, of_rows, options.intercept)
-    return Task(algorithm, data, options, few, coordinates, order)
+    return Task(algorithm, data, options, few, coordinates, order, classes)
 
 
 def options_of(estimator, solver, batch_size, rng, **where):
@@ -243,6 +251,13 @@ def rows_key(estimator, X, y, weight):
     return digest((given, X, y, weight))
 
 
+def of_classes(net, order):
+    """A head with its classes in another order."""
+    if len(net.bias) == 1:  # of the second class
+        return AffineHead(*(array * (1 - 2 * order[0]) for array in net))
+    return AffineHead(*(array[..., order] for array in net))
+
+
 def previous_head(estimator):
     """The fitted head, to continue from; None if there is none."""
     if not hasattr(estimator, "coef_"):
@@ -261,9 +276,10 @@ def previous_head(estimator):
 def results_of(estimator, run, task):
     """The fitted attributes after a run, and after the search for a penalty."""
     net, options = run.best_net, task.options
-    if options.n_effective is None:
-        return fitted_attributes(estimator, net, task, options.alpha, run.best_row)
     state, log = run.final_state, run.log
+    if options.n_effective is None:  # the log may be in single precision
+        logged = None if getattr(state, "lost", 0) else run.best_row
+        return fitted_attributes(estimator, net, task, options.alpha, logged)
     alpha = state.alpha
     if state.path:  # of the best head until there is one at the chosen penalty
         judged = penalty.log_posteriors(state.path)
@@ -272,7 +288,7 @@ def results_of(estimator, run, task):
     if log and run.monitor != "loss":  # an earlier head may have been the best
         alpha = min(log, key=lambda row: row["val_loss"])["alpha"]
     # The step to the last head, if it is the best, has evaluated it.
-    is_last = isinstance(state, newton.NewtonState) and state.slope > -np.inf
+    is_last = getattr(state, "lost", 1) == 0 and state.slope > -np.inf
     is_last = is_last and run.progress.best.value == state.criterion
     found = fitted_attributes(estimator, net, task, alpha, log[-1] if is_last else None)
     alphas, values, factors = np.array(sorted(state.path)).reshape(-1, 3).T
@@ -293,8 +309,7 @@ def results_of(estimator, run, task):
 def fitted_attributes(estimator, net, task, alpha, logged=None):
     """The fitted attributes of a head; ``logged`` is its row of the log, if known."""
     options, few = task.options, task.few
-    found = task.coefficients(net)
-    found |= {"alpha_": float(alpha), "alpha_method_": "fixed"}
+    found = task.coefficients(net) | {"alpha_": float(alpha), "alpha_method_": "fixed"}
     if logged is None or few is None:
         scope = backend.scope(estimator.dtype, estimator.device)
         with scope if options.compiled else nullcontext():
@@ -303,6 +318,7 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
 
                 logged, few = evaluate_chunks(net, task.rows, options)
             elif isinstance(task.rows, newton.NewtonData):
+                net = newton.in_precision(task.rows, net)
                 logged = newton.objective(task.rows, net, alpha)
             else:
                 rows = on_devices(task.rows, options)

@@ -205,7 +205,7 @@ class FGNSoftmaxHeadCV(
         # 2. The paths.
         intercept, shape = bool(self.fit_intercept), (len(tests), len(Cs))
         head = FGNSoftmaxHead(alpha=1 / (Cs[-1] * total), fit_intercept=intercept)
-        head.set_params(tol=self.tol)
+        head.set_params(tol=self.tol).classes_ = self.classes_
         zero = X.shape[1], len(self.classes_)
         scores, n_iter = np.empty(shape), np.empty(shape, int)
         paths, converged, scorer = [], True, self._scorer()

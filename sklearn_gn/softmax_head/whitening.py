@@ -25,7 +25,7 @@ from sklearn_gn import _switches as switches
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.backend import views
 from sklearn_gn.arrays.collectives import all_rows, own_rows, total
-from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of, namespace
+from sklearn_gn.arrays.libraries import NumPy, in_either_library, library_of
 from sklearn_gn.arrays.trees import add, dot
 from sklearn_gn.data.units import moments
 from sklearn_gn.linalg import factors
@@ -46,6 +46,7 @@ from sklearn_gn.softmax_head.head import (
 )
 from sklearn_gn.softmax_head.penalty import DECADES, JUDGES
 
+_ONE_UNIT = 6.0  # log odds that sizes of features say what matters, before the rows
 ROTATED = 2048  # rows or features, at most, of which principal axes are computed
 
 
@@ -69,6 +70,7 @@ class Units(NamedTuple):
         deviations, which the kurtosis raises. Small features may be unimportant, so one
         unit for all features, and the geometric mean of both, have a share in the
         logarithm of the unit, by the evidence of a linear regression on the classes.
+        Before these, one unit is likelier.
         """
         mean, size = moments(X, weight)
         eps = np.finfo(X.dtype).eps
@@ -89,7 +91,7 @@ class Units(NamedTuple):
                 evidence(x * (size / largest) ** k, label[:JUDGES], weight[:JUDGES])
                 for k in shares
             ]
-            share = softmax(judged) @ shares
+            share = softmax(np.add(judged, _ONE_UNIT * shares)) @ shares
             unit = size ** (1 - share) * largest**share
             X *= size / unit
         # Axes of features of different size would be those of the largest.
@@ -170,13 +172,9 @@ class Coordinates(NamedTuple):
 
     def begin(self, net):
         """Return a head of the features as given for the coordinates."""
-        weight, bias = net.weight, net.bias
-        if not weight.any():
-            rank = self.space.single.shape[1]
-            return net._replace(weight=np.zeros((rank, len(bias)), bias.dtype))
         basis, dual = views((self.space.basis, self.space.dual))
-        bias = bias + self.units.center @ weight
-        weight = weight * self.units.size[:, None]
+        bias = net.bias + self.units.center @ net.weight
+        weight = net.weight * self.units.size[:, None]
         if self.few is not None:
             weight = self.few.x @ weight
             weight = weight - self.intercept * (self.few.weight @ weight)
@@ -277,7 +275,14 @@ def newton_direction(net, gradient, data, settings, last=None):
     penalty = single(times(settings.alpha, data.squares))
     shift = single(times(settings.alpha + settings.damping, data.squares))
     p = all_probabilities(single(net), x)
-    curvature, undamped = class_curvature(p, weight), 0 * damping
+
+    def add_curvature(found, p, weight):
+        return found + weight @ (p * (1 - p))
+
+    start = xp.zeros(p.shape[1], p.dtype)
+    curvature = total(over_blocks(add_curvature, start, (p, weight), p.shape[1]))
+    least = xp.finfo(p.dtype).eps * xp.max(curvature)
+    curvature = to_columns(xp.maximum(curvature, least))
     # The bias of a class without probability has a gradient and no curvature: it goes
     # no farther than probabilities of single precision do.
     farthest = -np.log(xp.finfo(p.dtype).eps)
@@ -317,7 +322,7 @@ def newton_direction(net, gradient, data, settings, last=None):
         max_iter=settings.cg_iterations,
     )
     if last is not None:
-        without = partial(product, shift=penalty, damping=undamped)
+        without = partial(product, shift=penalty, damping=0 * damping)
         step = least_of_both(without, right, step, single(last))
     direction = library.tree_map(lambda d: d.astype(size.dtype) * size, step)
     return direction, dot(direction, gradient), iterations
@@ -335,19 +340,6 @@ def all_probabilities(head, x):
     # A last block that would reach beyond the end is moved back.
     empty = library.xp.zeros(shape, head.bias.dtype)
     return library.fori_loop(0, -(-shape[0] // block), write, empty)
-
-
-def class_curvature(p, weight):
-    """The sums of ``w p (1 - p)`` over the rows, of each column."""
-    xp = namespace(p)
-
-    def add_block(found, p, weight):
-        return found + weight @ (p * (1 - p))
-
-    start = xp.zeros(p.shape[1], p.dtype)
-    found = total(over_blocks(add_block, start, (p, weight), p.shape[1]))
-    found = to_columns(found)
-    return xp.maximum(found, xp.finfo(p.dtype).eps * xp.max(found))
 
 
 def least_of_both(product, right, step, last):
