@@ -37,7 +37,7 @@ from sklearn_gn.pinn import observation_weight, windows
 from sklearn_gn.pinn.error_estimate import relative_error_estimate
 from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_weights, wider
 from sklearn_gn.pinn.observation_weight import Weighing
-from sklearn_gn.pinn.statement import VANISHED
+from sklearn_gn.pinn.statement import VANISHED, too_many_conditions
 from sklearn_gn.pinn.windows import (
     FALL,
     FEW_ITERATIONS,
@@ -181,6 +181,9 @@ def decide(points, state, settings, step, of_classes):
         settled = now.n_stalled >= _PATIENCE // 2
         if rules is not None:
             lacks = what_is_missing(now, rules, training, fresh, state.net)
+            if lacks == "network" and falls[-1] > SOLVED_LOSS * first:
+                # No network meets conditions that contradict one another.
+                lacks = "end" if too_many_conditions(model.problem) else lacks
             if lacks == "end":
                 now = now._replace(level=now.level._replace(ended=True))
             elif lacks is not None and in_time:
@@ -302,6 +305,7 @@ def _begins_anew(now, state, settings, step, stop):
         stuck |= bool(unmet - {"interior"})
     stuck = stuck or _is_astray(now, state, settings, class_losses)
     stuck = stuck or has_vanished(now, state.net, settings, class_losses)
+    stuck = stuck and not too_many_conditions(model.problem)
     return stuck and switches.on("pinn.starts")
 
 

@@ -281,9 +281,10 @@ def without_data(problem):
     """Names of unknown coefficients that only observations could determine."""
     if any(isinstance(condition, Condition) for condition in problem.conditions):
         return []
-    n_given, n_needed = numbers_of_conditions(problem)
     n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
-    return [] if n_given >= n_needed + n_unknown else list(problem.unknown)
+    both = numbers_of_conditions(problem).values() if problem.domain.dim == 1 else ()
+    enough = any(n_given >= n_needed + n_unknown for n_given, n_needed in both)
+    return [] if enough else list(problem.unknown)
 
 
 def in_order_of_axes(X, problem):

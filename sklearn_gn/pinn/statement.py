@@ -170,8 +170,8 @@ def missing_conditions(model):
         orders[[i for group in rows.second for i, j in group if i == j]] = 2
     else:
         _, orders = factors_of_derivatives(problem)
-    ends = conditions_at_ends(problem)
-    found = {}
+    both = conditions_at_ends(problem).items()
+    ends, found = {name: [end for end, _ in pairs] for name, pairs in both}, {}
     for k, name in enumerate(problem.domain.axes):
         order = None if orders is None else int(orders[k])
         enough = order == 0 or (second and len(ends[name]) >= order)
@@ -230,30 +230,41 @@ def factors_of_derivatives(problem):
 
 
 def conditions_at_ends(problem):
-    """Names of the ends of each axis at which conditions hold, once for each."""
+    """Names of the ends of each axis at which conditions hold, each with its values.
+
+    A condition that compares two ends has half of its values at each, and one at a
+    single point of a face has none.
+    """
     axes, bounds = problem.domain.axes, problem.domain.bounds
-    ends = {name: [] for name in axes}
-    for x in _points_of_conditions(problem).values():
+    (_, *kinds), ends = problem.residual_classes(), {name: [] for name in axes}
+    for kind, x in zip(kinds, _points_of_conditions(problem).values(), strict=True):
+        n_values = kind.n_outputs / kind.condition.n_fields
         for k, name in enumerate(axes):
             there = np.abs(x[:, [k]] - bounds[k]) <= ROUNDING * np.ptp(bounds[k])
-            words = zip(("min", "max"), there.any(axis=0), strict=True)
-            ends[name] += [f"{name}={word}" for word, is_held in words if is_held]
+            for held, word in zip(there.T, ("min", "max"), strict=True):
+                if held.any():
+                    covers = len(axes) == 1 or np.ptp(x[held], axis=0).any()
+                    ends[name].append((f"{name}={word}", n_values * covers))
     return ends
 
 
 def too_many_conditions(problem):
-    """What to do about an ordinary equation, not solved, with too many conditions."""
-    n_given, n_needed = numbers_of_conditions(problem)
-    if problem.unknown or n_given <= n_needed:
-        return ""
+    """What to do about an equation, not solved, with too many conditions."""
+    if found := _too_many_on_a_face(problem):
+        return found
     _, *conditions = problem.residual_classes()
     names = ", ".join(repr(kind.name) for kind in conditions)
-    return (
-        f"The conditions give {n_given} values ({names}), and the derivatives of the "
-        f"equation need at most {n_needed}: if they contradict one another, there is "
-        "no solution. Leave out what is not needed, or make a coefficient Unknown that "
-        "a further condition determines."
-    )
+    for axis, (n_given, n_needed) in numbers_of_conditions(problem).items():
+        if n_given > n_needed and not problem.unknown:
+            where = "" if problem.domain.dim == 1 else f" at the ends of {axis!r}"
+            return (
+                f"The conditions give {n_given:g} values{where} ({names}), and the "
+                f"derivatives of the equation need at most {n_needed}: if they "
+                "contradict one another, there is no solution. Leave out what is not "
+                "needed, or make a coefficient Unknown that a further condition "
+                "determines."
+            )
+    return ""
 
 
 def warn_of_redundant_derivatives(problem):
@@ -276,18 +287,27 @@ def warn_of_redundant_derivatives(problem):
 
 
 def numbers_of_conditions(problem):
-    """Values given to an ordinary differential equation, and needed (else infinite)."""
-    orders = None
-    if problem.domain.dim == 1:
-        _, orders = factors_of_derivatives(problem)
+    """Values that are given along each axis, and those that the equation needs.
+
+    Of an ordinary differential equation all values count, else those at the ends of
+    the axis. Empty where the number of derivatives is not known.
+    """
+    _, orders = factors_of_derivatives(problem)
     if orders is None:
-        return 0, math.inf
-    _, *kinds = problem.residual_classes()
-    points = problem.probes(N_POINTS, np.random.RandomState(0))
-    n_given = sum(
-        kind.n_outputs * len(np.unique(points[kind.name].x, axis=0)) for kind in kinds
-    )
-    return n_given, problem.n_network_outputs * int(orders[0])  # of each region
+        return {}
+    if problem.domain.dim == 1:
+        (_, *kinds), every = problem.residual_classes(), _points_of_conditions(problem)
+        both = zip(kinds, every.values(), strict=True)
+        values = [
+            k.n_outputs / k.condition.n_fields * len(np.unique(x)) for k, x in both
+        ]
+        given = [sum(values)]
+    else:
+        both = conditions_at_ends(problem).values()
+        given = [sum(n_values for _, n_values in ends) for ends in both]
+    needed = (problem.n_network_outputs * orders).tolist()  # of each region
+    pairs = zip(given, needed, strict=True)
+    return dict(zip(problem.domain.axes, pairs, strict=True))
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
@@ -322,7 +342,6 @@ def fault_of_statement(solver, stuck):
     return (
         (_contradicted_observations(solver) if stuck else "")
         or too_many_conditions(problem)
-        or _too_many_on_a_face(problem)
         or ("" if "loss_data" in solver.convergence_log_ else growing_waves(problem))
         or _kinks(problem)
         or (_integral_over_time(problem) if stuck else "")
@@ -448,7 +467,7 @@ def growing_waves(problem):
     plain = single and not fixed and problem.n_laplacian_directions is None
     if domain.time is None or domain.dim == 1 or not plain:
         return ""
-    ends = conditions_at_ends(problem)[domain.time]
+    ends = [end for end, _ in conditions_at_ends(problem)[domain.time]]
     factors, orders = factors_of_derivatives(problem)
     if len(set(ends)) != 1 or orders is None:
         return ""

@@ -17,6 +17,10 @@ Where interfaces of coefficients k cross, or one has a corner, the solution has 
 ``r^a`` times a sine of ``a phi`` in each sector, for the exponents a with which u and
 the flux ``k du/dphi`` are what they were after a full turn.
 
+About an axis of symmetry, as of a well, an equation has the terms ``u_rr + n u_r / r``,
+those of Euler's equation. Where the axis is outside of the domain, solutions are smooth
+functions of ``log r``, however close to it the domain begins.
+
 From initial values that jump, or have a kink, solutions of the heat equation are made
 of, with the rate a of diffusion and s the distance to the break,
 
@@ -55,6 +59,7 @@ from sklearn_gn.pde.given_values import (
     contradict_the_equation,
     faces_of,
 )
+from sklearn_gn.pde.local_functions import UNROLLED
 from sklearn_gn.pde.reading import derivatives, slopes_of_equation
 from sklearn_gn.pde.shapes import Box, Polygon
 
@@ -133,6 +138,38 @@ def corner_functions(corners, domain, x):
     if cutoff.any():
         radius *= jnp.maximum(1 - square * cutoff**2, 0) ** 3
     return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
+
+
+def logarithmic_axes(problem):
+    """Return the numbers of axes along which the terms are those of Euler's equation.
+
+    The slopes of the equation in u_rr and in u_r / r have the same ratio at all points.
+    """
+    low, dim = problem.domain.bounds[:, 0], problem.domain.dim
+    if (
+        not (low > 0).any()
+        or dim > UNROLLED
+        or problem.residual_classes()[0].n_points > 1
+    ):
+        return ()
+    x = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
+    slopes = slopes_of_equation(problem, x, np.ones(len(problem.outputs)))
+    found, every = [], derivatives(dim)
+    for k in np.flatnonzero(low > 0):
+        first, second = (slopes[:, :, every.index((k,) * order)] for order in (1, 2))
+        first = first * x[:, k, None, None]
+        square = np.sum(second**2)
+        ratio = np.sum(first * second) / square if square > 0 else 0.0
+        same = np.abs(first - ratio * second) <= JUMP * np.abs(ratio * second)
+        if ratio and same.all():
+            found.append(int(k))
+    return tuple(found)
+
+
+def logarithms(axes, domain, x):
+    """Logarithms of coordinates, mapped to [-1, 1]."""
+    low, high = np.log(domain.bounds[list(axes)]).T.astype(x.dtype)
+    return 2 * (jnp.log(x[np.array(axes)]) - low) / (high - low) - 1
 
 
 # --- where they are -------------------------------------------------------------------
