@@ -48,10 +48,9 @@ def problem_sequence(problem, default_network):
     if isinstance(problem, Problem):
         problem = [problem]
     if isinstance(problem, str) or not isinstance(problem, Iterable):
-        kind = "the string " if isinstance(problem, str) else ""
         raise ValueError(
             "problem must be a Problem, None, or a list of pairs (Problem, n_iter) "
-            f"that ends in the Problem to solve, got {kind}{problem!r}."
+            f"that ends in the Problem to solve, got {problem!r}."
         )
     *stages, problem = [*problem] or [None]
     for entry in stages:

@@ -30,7 +30,6 @@ from sklearn_gn.pde.reading import (
 from sklearn_gn.pinn.model import MOST_WEIGHTS
 from sklearn_gn.pinn.observation_weight import is_noise
 from sklearn_gn.pinn.pieces import sums_over_pieces
-from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.windows import Pieces
 
 VANISHED = 1e-2  # a positive coefficient, relative to its start
@@ -232,8 +231,7 @@ def factors_of_derivatives(problem):
 def conditions_at_ends(problem):
     """Names of the ends of each axis at which conditions hold, each with its values.
 
-    A condition that compares two ends has half of its values at each, and one at a
-    single point of a face has none.
+    What compares two ends has half of its values at each, and a single point has none.
     """
     axes, bounds = problem.domain.axes, problem.domain.bounds
     (_, *kinds), ends = problem.residual_classes(), {name: [] for name in axes}
@@ -289,8 +287,7 @@ def warn_of_redundant_derivatives(problem):
 def numbers_of_conditions(problem):
     """Values that are given along each axis, and those that the equation needs.
 
-    Of an ordinary differential equation all values count, else those at the ends of
-    the axis. Empty where the number of derivatives is not known.
+    Those at its ends; all, of an ordinary differential equation. Empty if not known.
     """
     _, orders = factors_of_derivatives(problem)
     if orders is None:
@@ -312,6 +309,8 @@ def numbers_of_conditions(problem):
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
     """Largest change that the residuals do not see, relative to the solution."""
+    from sklearn_gn.pinn.solution import output_slopes
+
     both = (sums_over_pieces(model, net, p, batches)[0] for p in (batches, fresh))
     gramian = sum(both, np.float64(0))
     x = fresh[0].x[:N_POINTS, 0]
@@ -339,13 +338,21 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
 def fault_of_statement(solver, stuck):
     """What in the problem of an unsolved fit is at fault; "" if that is not known."""
     problem = solver.problem_
-    return (
-        (_contradicted_observations(solver) if stuck else "")
-        or too_many_conditions(problem)
-        or ("" if "loss_data" in solver.convergence_log_ else growing_waves(problem))
-        or _kinks(problem)
-        or (_integral_over_time(problem) if stuck else "")
+    found = (_contradicted_observations(solver) if stuck else "") or (
+        too_many_conditions(problem)
     )
+    if not (found or "loss_data" in solver.convergence_log_):
+        found = growing_waves(problem)
+    axis, places = ("", []) if found else carried_kinks(problem)
+    if places:
+        where = ", ".join(f"{place:.4g}" for place in places)
+        return (
+            f"The initial values have a kink at {axis} = {where}, which a smooth "
+            "network follows slowly, all the more where waves carry it through the "
+            "domain: more time gains little. If it is not meant, make the values "
+            f"smooth. {IN_SPITE_OF_IT}"
+        )
+    return found or (_integral_over_time(problem) if stuck else "")
 
 
 def _contradicted_observations(solver):
@@ -391,10 +398,9 @@ def vanished_coefficients(solver):
 
 def _too_many_on_a_face(problem):
     """Conditions of value and slope together on one face in space."""
-    domain = problem.domain
-    if domain.dim == 1 or problem.unknown or problem.depends_on:
-        return ""
-    _, orders = factors_of_derivatives(problem)
+    domain, orders = problem.domain, None
+    if domain.dim > 1 and not (problem.unknown or problem.depends_on):
+        _, orders = factors_of_derivatives(problem)
     if orders is None or max(orders) > 2:
         return ""
     n_outputs, (_, *kinds) = len(problem.outputs), problem.residual_classes()
@@ -437,19 +443,6 @@ def _integral_over_time(problem):
     )
 
 
-def _kinks(problem):
-    axis, places = carried_kinks(problem)
-    if not places:
-        return ""
-    where = ", ".join(f"{place:.4g}" for place in places)
-    return (
-        f"The initial values have a kink at {axis} = {where}, which a smooth network "
-        "follows slowly, all the more where waves carry it through the domain: more "
-        "time gains little. If it is not meant, make the values smooth. "
-        f"{IN_SPITE_OF_IT}"
-    )
-
-
 # --- equations that are followed in the wrong direction of time -----------------------
 #
 # Along waves of space ``exp(i k x)``, an equation ``a u_t + b u_xx + ...`` changes the
@@ -478,35 +471,27 @@ def growing_waves(problem):
     sign = 1 if order == 2 or ends[0].endswith("=min") else -1
     for k in along:
         product = sign * factors[:, of_time, order] * factors[:, k, 2]
-        if product.min() > ROUNDING * np.abs(factors).max() ** 2:
-            return _message(domain, k, ends)
-    return ""
-
-
-def _message(domain, axis, ends):
-    t, x = domain.time, domain.axes[axis]
-    order = len(ends)  # of the equation in time
-    first = ", ".join([repr(t)] * order)
-    pair = f"d(u, {first}) and d(u, {x!r}, {x!r})"
-    if ends[0].endswith("=max"):
+        if product.min() <= ROUNDING * np.abs(factors).max() ** 2:
+            continue
+        first, x = ", ".join([repr(domain.time)] * order), repr(domain.axes[k])
+        in_time, in_space = f"d(u, {first})", f"d(u, {x}, {x})"
+        if sign < 0:
+            return (
+                f"The solution is given at {ends[0]}, but the signs of {in_time} and "
+                f"{in_space} are those of diffusion, which runs forwards from "
+                f"{domain.time}=min: backwards short waves grow without bound, and "
+                "there is a solution for special values only. State Initial values, or "
+                "check the signs."
+            )
+        kind, law, factor = (
+            ("diffusion backwards in time", "diffusion", "k"),
+            ("a potential that is given on one side only", "a wave", "c**2"),
+        )[order - 1]
         return (
-            f"The solution is given at {ends[0]}, but the signs of {pair} are those of "
-            f"diffusion, which runs forwards from {t}=min: backwards short waves grow "
-            "without bound, and there is a solution for special values only. State "
-            "Initial values, or check the signs."
+            f"Short waves grow without bound from {ends[0]} on: {in_time} and "
+            f"{in_space} have the same sign, which is {kind}. There is a solution for "
+            "special values only, and small errors spoil it. Check the signs of the "
+            "residual; "
+            f"that of {law} is {in_time}(x) - {factor} * {in_space}(x)."
         )
-    kind, right = {
-        1: (
-            "diffusion backwards in time",
-            f"that of diffusion is d(u, {t!r})(x) - k * d(u, {x!r}, {x!r})(x)",
-        ),
-        2: (
-            "a potential that is given on one side only",
-            f"that of a wave is d(u, {t!r}, {t!r})(x) - c**2 * d(u, {x!r}, {x!r})(x)",
-        ),
-    }[order]
-    return (
-        f"Short waves grow without bound from {ends[0]} on: {pair} have the same sign, "
-        f"which is {kind}. There is a solution for special values only, and small "
-        f"errors spoil it. Check the signs of the residual; {right}."
-    )
+    return ""

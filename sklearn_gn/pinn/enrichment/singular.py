@@ -59,9 +59,9 @@ from sklearn_gn.pde.given_values import (
     contradict_the_equation,
     faces_of,
 )
-from sklearn_gn.pde.local_functions import UNROLLED
 from sklearn_gn.pde.reading import derivatives, slopes_of_equation
 from sklearn_gn.pde.shapes import Box, Polygon
+from sklearn_gn.pinn.statement import factors_of_derivatives
 
 _DIGITS = 9  # of a place, in units of the domain's size, and of an angle
 _SMALL = 1e-4  # radius that shows the opening, in the same units
@@ -145,25 +145,19 @@ def logarithmic_axes(problem):
 
     The slopes of the equation in u_rr and in u_r / r have the same ratio at all points.
     """
-    low, dim = problem.domain.bounds[:, 0], problem.domain.dim
-    if (
-        not (low > 0).any()
-        or dim > UNROLLED
-        or problem.residual_classes()[0].n_points > 1
-    ):
+    low, factors = problem.domain.bounds[:, 0], None
+    if (low > 0).any():
+        factors, _ = factors_of_derivatives(problem)
+    if factors is None:
         return ()
     x = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
-    slopes = slopes_of_equation(problem, x, np.ones(len(problem.outputs)))
-    found, every = [], derivatives(dim)
-    for k in np.flatnonzero(low > 0):
-        first, second = (slopes[:, :, every.index((k,) * order)] for order in (1, 2))
-        first = first * x[:, k, None, None]
-        square = np.sum(second**2)
-        ratio = np.sum(first * second) / square if square > 0 else 0.0
-        same = np.abs(first - ratio * second) <= JUMP * np.abs(ratio * second)
-        if ratio and same.all():
-            found.append(int(k))
-    return tuple(found)
+    x = np.repeat(x, len(factors) // len(x), axis=0)
+    first, second = x * factors[..., 1], factors[..., 2]
+    square = np.sum(second**2, axis=0)
+    ratio = np.sum(first * second, axis=0) / np.where(square > 0, square, 1)
+    same = np.abs(first - ratio * second) <= JUMP * np.abs(ratio * second)
+    found = same.all(axis=0) & (ratio != 0) & (low > 0)
+    return tuple(np.flatnonzero(found).tolist())
 
 
 def logarithms(axes, domain, x):
@@ -224,9 +218,8 @@ def _corner(problem, domain, place, edges, labels, axes):
         exponents = _exponents(problem, X[first], widths)
 
     def beside_the_cut(radius):
-        return labels(
-            place - radius * size * _circle(middle + _SMALL * np.array([-1, 1]))
-        )
+        sides = _circle(middle + _SMALL * np.array([-1, 1]))
+        return labels(place - radius * size * sides)
 
     near = beside_the_cut(_SMALL)
     along = [beside_the_cut(radius) for radius in _RADII]
@@ -234,9 +227,8 @@ def _corner(problem, domain, place, edges, labels, axes):
     cutoff = math.inf if good.all() else size * _RADII[np.argmin(good) - 1]
     if not (exponents and good[0]):
         return None
-    return Corner(
-        axes, tuple(place.tolist()), middle, opening, float(cutoff), exponents
-    )
+    place, cutoff = tuple(place.tolist()), float(cutoff)
+    return Corner(axes, place, middle, opening, cutoff, exponents)
 
 
 def _circle(angles):
