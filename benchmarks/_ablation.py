@@ -22,6 +22,8 @@ SWITCHES = {
     "network. Off: none.",
     "pinn.corners": "Singular functions of corners, of crossing interfaces, and of "
     "right angles at which the values contradict the equation, are inputs. Off: none.",
+    "pinn.logarithms": "Logarithms of axes along which an equation has the terms "
+    "u_rr + n u_r / r are inputs. Off: none.",
     "pinn.breaks": "Jumps and kinks of initial values are looked for. Off: none are "
     "found, so an axis on which there are some may be closed to a circle, and the "
     "statement is judged as if they were carried along.",

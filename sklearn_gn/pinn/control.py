@@ -34,10 +34,9 @@ from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pinn import observation_weight, windows
-from sklearn_gn.pinn.error_estimate import relative_error_estimate
 from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_weights, wider
 from sklearn_gn.pinn.observation_weight import Weighing
-from sklearn_gn.pinn.statement import VANISHED
+from sklearn_gn.pinn.statement import VANISHED, too_many_conditions
 from sklearn_gn.pinn.windows import (
     FALL,
     FEW_ITERATIONS,
@@ -149,7 +148,9 @@ def decide(points, state, settings, step, of_classes):
         falls = (*now.level.falls, min(fresh, before))
         now = now._replace(level=now.level._replace(falls=falls))
     falls = now.level.falls
-    in_time = rules is None or _in_time(now.clock, rules)
+    # Whether what is larger can be compiled, and has as much time as this size had.
+    at, clock = time.perf_counter(), now.clock
+    in_time = rules is None or 2 * at + clock.first - clock.changed <= rules.deadline
     if now.march is not None and falls:
         goal = (settings.error / USUAL_SHARE) ** 2
         march = windows.observed(now.march, falls, first, goal, in_time)
@@ -169,7 +170,7 @@ def decide(points, state, settings, step, of_classes):
     # What comes next: the next window,
     in_windows = now.march is not None and (now.march.active or now.march.next_stop)
     if in_windows:
-        solved &= all(loss <= enough * first for _, loss, _ in now.march.done)
+        solved &= all(loss <= enough * first for loss in now.march.done.losses)
         settled = now.march.ended
         if now.march.next_stop is not None:
             now = now._replace(next="window")
@@ -181,6 +182,9 @@ def decide(points, state, settings, step, of_classes):
         settled = now.n_stalled >= _PATIENCE // 2
         if rules is not None:
             lacks = what_is_missing(now, rules, training, fresh, state.net)
+            if lacks == "network" and falls[-1] > SOLVED_LOSS * first:
+                # No network meets conditions that contradict one another.
+                lacks = "end" if too_many_conditions(model.problem) else lacks
             if lacks == "end":
                 now = now._replace(level=now.level._replace(ended=True))
             elif lacks is not None and in_time:
@@ -214,7 +218,7 @@ def decide(points, state, settings, step, of_classes):
         if accurate:
             solved = settled = True
             now = now._replace(next=None, level=now.level._replace(ended=True))
-        elif grows and _in_time(now.clock, rules):
+        elif grows and in_time:
             settled = False
             now = now._replace(next="network", level=now.level._replace(ended=False))
     # Why the fit would end here; not where the next iteration lowers another loss.
@@ -237,9 +241,9 @@ def decide(points, state, settings, step, of_classes):
 
 def _unmet(model, class_losses, first_classes, share):
     """Classes, but observations, of more loss than a share of no solution's."""
-    named = (known.residual.name for known in model.classes)
-    both = zip(named, class_losses, first_classes, strict=False)
-    return {n for n, loss, first in both if n != "data" and loss > share * first}
+    names = (kind.residual.name for kind in model.classes)
+    every = zip(names, class_losses, first_classes, strict=False)
+    return {n for n, loss, first in every if n != "data" and loss > share * first}
 
 
 def what_is_missing(now, rules, training, fresh, net):
@@ -262,14 +266,10 @@ def what_is_missing(now, rules, training, fresh, net):
     return "end"
 
 
-def _in_time(clock, rules):
-    """Whether what is larger can be compiled, and has as much time as this size had."""
-    now = time.perf_counter()
-    return now + clock.first + (now - clock.changed) <= rules.deadline
-
-
 def _estimated_error(points, state, settings, now):
     """Estimate of the largest relative error; NaN with noise or unknown functions."""
+    from sklearn_gn.pinn.error_estimate import relative_error_estimate
+
     model, known, weighing = settings.models[-1], settings.observed, now.weighing
     given = model, state.net, state.batches, points.fresh
     with backend.scope("float64"):
@@ -302,6 +302,7 @@ def _begins_anew(now, state, settings, step, stop):
         stuck |= bool(unmet - {"interior"})
     stuck = stuck or _is_astray(now, state, settings, class_losses)
     stuck = stuck or has_vanished(now, state.net, settings, class_losses)
+    stuck = stuck and not too_many_conditions(model.problem)
     return stuck and switches.on("pinn.starts")
 
 

@@ -48,10 +48,9 @@ def problem_sequence(problem, default_network):
     if isinstance(problem, Problem):
         problem = [problem]
     if isinstance(problem, str) or not isinstance(problem, Iterable):
-        kind = "the string " if isinstance(problem, str) else ""
         raise ValueError(
             "problem must be a Problem, None, or a list of pairs (Problem, n_iter) "
-            f"that ends in the Problem to solve, got {kind}{problem!r}."
+            f"that ends in the Problem to solve, got {problem!r}."
         )
     *stages, problem = [*problem] or [None]
     for entry in stages:
@@ -281,9 +280,10 @@ def without_data(problem):
     """Names of unknown coefficients that only observations could determine."""
     if any(isinstance(condition, Condition) for condition in problem.conditions):
         return []
-    n_given, n_needed = numbers_of_conditions(problem)
     n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
-    return [] if n_given >= n_needed + n_unknown else list(problem.unknown)
+    both = numbers_of_conditions(problem).values() if problem.domain.dim == 1 else ()
+    enough = any(n_given >= n_needed + n_unknown for n_given, n_needed in both)
+    return [] if enough else list(problem.unknown)
 
 
 def in_order_of_axes(X, problem):

@@ -295,7 +295,7 @@ def relative_error_in_windows(model, solution, fresh):
     solution, fresh = cast(backend.to_numpy((solution, fresh)), np.float64)
     nets = solution.nets
     before, error_square, square = None, 0.0, 0.0
-    for march, net in zip(marches(model, solution), nets, strict=True):
+    for march, net in zip(marches(solution), nets, strict=True):
         if n_weights(net) > MOST_WEIGHTS:
             return math.nan
         # More neurons, which vary within the window.

@@ -470,12 +470,10 @@ def take_back_convergence(solver, run):
 def solved_until(solution, domain, untrained_loss):
     """Time up to which windows are solved; infinite if all of it is."""
     ((low, high),) = domain.bounds
-    until = low
-    for end, loss in zip(solution.ends, solution.losses, strict=True):
-        if not loss <= SOLVED_LOSS * untrained_loss:
-            return float(until)
-        until = end
-    return math.inf if until >= high else float(until)
+    times = low, *solution.ends(domain).tolist()
+    solved = [loss <= SOLVED_LOSS * untrained_loss for loss in solution.losses]
+    until = times[(*solved, False).index(False)]
+    return math.inf if until >= high else until
 
 
 def warn_of_doubts(solver):

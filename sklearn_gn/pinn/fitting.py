@@ -44,7 +44,6 @@ from sklearn_gn.pinn.model import (
 )
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.pinn.residuals import Observed, residual_counts, rows_and_sizes
-from sklearn_gn.pinn.solution import Posterior
 from sklearn_gn.pinn.statement import unidentified
 from sklearn_gn.pinn.units import are_apart, in_units
 from sklearn_gn.runtime.fit_loop import FitRun
@@ -373,12 +372,12 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver._is_accurate = bool(now.estimate <= settings.error)
     solver._may_grow = grows and not now.level.ended and control.has_room(net)
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
-    solver.window_ends_ = fitted.net.ends if in_windows else np.zeros(0)
+    solver.window_ends_ = np.zeros(0)
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
     if in_windows:
-        solver._solved_until = findings.solved_until(
-            fitted.net, problem.domain, now.first_fresh
-        )
+        solver.window_ends_ = fitted.net.ends(problem.domain)
+        given = fitted.net, problem.domain, now.first_fresh
+        solver._solved_until = findings.solved_until(*given)
     with backend.scope(solver.dtype, solver.device):
         # Losses in training, on fresh points, and of noise, which is known once the
         # weight of the observations has fallen.
@@ -388,13 +387,12 @@ def _set_fitted(solver, run, fitted, n_observations):
         solver.loss_ = float(losses.sum()) * scale
         solver._fresh_noise = 0.0
         if now.weighing.weight != 1:
-            found = iteration.fresh_losses(run.data, settings, net, state)
-            solver._fresh_noise = float(found[-1])
+            *_, noise = iteration.fresh_losses(run.data, settings, net, state)
+            solver._fresh_noise = float(noise)
         solver.gram_spectrum_ = np.zeros(0)
         small = settings.steps.rank is not None or min(solver._sizes) <= MOST_WEIGHTS
         if run.solver.name == "dngd" and small:
-            found = gramian_eigenvalues(settings, net, state.batches)
-            solver.gram_spectrum_ = found
+            solver.gram_spectrum_ = gramian_eigenvalues(settings, net, state.batches)
         _set_posterior(solver, run, fitted, n_observations)
     with backend.scope("float64", solver.device):
         _set_coefficients(solver, n_observations)
@@ -418,6 +416,8 @@ def set_layers(solver, fitted):
 
 def _set_posterior(solver, run, fitted, n_observations):
     """Set what standard deviations and the estimated error are computed from."""
+    from sklearn_gn.pinn.solution import Posterior
+
     state, (n, n_residuals) = run.final_state, solver._sizes
     sampler, seed = run.options.sampler, int(run.options.seed)
     solver._draw_fresh = partial(sampler.fresh, fitted.model, seed)
@@ -431,15 +431,15 @@ def _set_posterior(solver, run, fitted, n_observations):
         return
     # Rounding errors of single precision would pass for information.
     given = backend.to_numpy(fitted.net), batches, points or batches
-    known = cast(given, np.float64)
-    known = fitted.model, *known, n_observations
+    known = fitted.model, *cast(given, np.float64), n_observations
     solver._posterior = Posterior(*known)
     if fitted.problem is not None and n_observations:
         from sklearn_gn.pinn import unknown_functions as unknown
 
         n_equations = fitted.model.classes[0].residual.n_outputs
-        given = fitted.problem, fitted.observed, n_equations
-        functions = unknown.unknown_functions(*given)
+        functions = unknown.unknown_functions(
+            fitted.problem, fitted.observed, n_equations
+        )
         if functions:
             solver._posterior = unknown.FunctionPosterior(*known, functions)
 

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.optim.solver import Report
-from sklearn_gn.pinn import observation_weight, pieces, solution, windows
+from sklearn_gn.pinn import observation_weight, pieces, windows
 from sklearn_gn.pinn.control import (
     LEAST_POINTS,
     Clock,
@@ -207,6 +207,8 @@ def prepare(observations, settings):
     fresh = fresh if judged is None else (*fresh, judged)
     exact = None
     if model.problem.exact is not None:
+        from sklearn_gn.pinn import solution
+
         rng = np.random.RandomState(seed)
         n, *exact = solution.reference(model.problem, rng)
         if len(exact[0]) > n:
@@ -228,7 +230,7 @@ def initial_state(points, net, settings, memory=None):
     if windows.possible(model):
         march = windows.TimeMarching()
         if isinstance(net, windows.Pieces):
-            march = windows.marches(model, net)[-1]
+            march = windows.marches(net)[-1]
             fresh = windows.within(model, points.fresh, march)
             net = net.nets[-1]
             march = march._replace(fresh=jax.device_put(fresh))
@@ -257,7 +259,7 @@ def initial_state(points, net, settings, memory=None):
     first, of_classes = losses_of_no_solution(points, settings, untrained, state)
     return state._replace(
         control=control._replace(first_fresh=first, first_classes=of_classes),
-        answer=None if march is None else windows.pieces(march, math.inf, model, net),
+        answer=None if march is None else march.answer(math.inf, net),
     )
 
 
@@ -318,8 +320,7 @@ def finish_iteration(points, state, settings, step):
     state, march = state._replace(control=control), control.march
     if march is not None:
         lowest = (math.inf, *control.level.falls)[-1]
-        answer = windows.pieces(march, lowest, model, state.net)
-        state = state._replace(answer=answer)
+        state = state._replace(answer=march.answer(lowest, state.net))
     # What the log holds beside that of all solvers.
     extra = {
         f"loss_{kind.residual.name}": float(value)
@@ -329,6 +330,8 @@ def finish_iteration(points, state, settings, step):
         ((low, high),) = model.problem.domain.bounds
         extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
+        from sklearn_gn.pinn import solution
+
         last, (x, exact) = settings.models[-1], points.reference
         answer = state.net if march is None else state.answer
         values = np.asarray(windows.at_points(solution.values, last, answer, x))

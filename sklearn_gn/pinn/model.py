@@ -178,7 +178,7 @@ def input_stack(embedding, x, rows, axes=None):
         first = np.array(rows.first, np.int32)
         parts.append(jax.vmap(lambda i: along(embedding, i)(x))(first))
     if rows.second:
-        left, right = _pairs(rows)
+        left, right = np.array(sum(rows.second, ()), np.int32).T
         second = jax.vmap(lambda i, j: along(along(embedding, i), j)(x))(left, right)
         sizes = [len(group) for group in rows.second]
         if max(sizes) > 1:  # the matrix has the square of the number of pairs
@@ -186,12 +186,6 @@ def input_stack(embedding, x, rows, axes=None):
             second = np.repeat(ones, sizes, axis=1) @ second
         parts.append(second)
     return jnp.concatenate(parts)
-
-
-def _pairs(rows):
-    """Pairs of all groups, as two arrays."""
-    pairs = [pair for group in rows.second for pair in group]
-    return np.array(pairs, np.int32).T
 
 
 class Stack(NamedTuple):
@@ -294,7 +288,7 @@ def local_field(top, x0, rows, axes=None):
     f = 1 + len(rows.first)
     if rows.second:
         # The products of two steps, of which those of a group share a row.
-        left, right = _pairs(rows)
+        left, right = np.array(sum(rows.second, ()), np.int32).T
         sizes = [len(group) for group in rows.second]
         share = np.where(left == right, 0.5, 1.0) / np.repeat(sizes, sizes)
         share = share.astype(top.dtype)[:, None]

@@ -276,23 +276,20 @@ class SolutionMixin(PredictionIntervalMixin):
         if X is None or y is None:
             missing = "y" if y is None else "X"
             raise ValueError(f"score: X and y belong together: {missing} is missing.")
-        predicted = self._observable(X)
+        from sklearn_gn.pinn.residuals import Observed
+
+        observed = self._fitted.observed  # without noise, (n, n_observed)
+        if any(map(callable, observed)):
+            predicted = self._evaluated(self._points(X), Observed(observed))
+        else:
+            predicted = self.predict(X)
+            predicted = predicted.reshape(len(predicted), -1)[:, list(observed)]
         y = np.reshape(np.asarray(y, np.float64), (len(predicted), -1))
         weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
         there = ~np.isnan(y)
         columns = zip(y.T, predicted.T, there.T, strict=True)
         scores = [r2_score(a[k], b[k], sample_weight=weight[k]) for a, b, k in columns]
         return float(np.mean(scores))
-
-    def _observable(self, X):
-        """What is observed, without noise, of shape (n, n_observed)."""
-        from sklearn_gn.pinn.residuals import Observed
-
-        observed = self._fitted.observed
-        if any(map(callable, observed)):
-            return self._evaluated(self._points(X), Observed(observed))
-        predicted = self.predict(X)
-        return predicted.reshape(len(predicted), -1)[:, list(observed)]
 
     @property
     def error_estimate_(self) -> float:

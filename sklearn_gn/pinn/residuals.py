@@ -268,7 +268,13 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     """
     rng = np.random.RandomState(0)
     model, kinds = Model(problem, (), ()), problem.residual_classes()
-    few = _probes(problem, axes, rng)
+    # Points of each class, with normals in all directions.
+    few, dim = [], problem.domain.dim
+    for points in problem.probes(max(4, min(N_POINTS, AT_ONCE // dim)), rng).values():
+        data = points.data.copy()
+        data[:, :dim] = rng.standard_normal(data[:, :dim].shape)
+        data[:, :dim] /= np.linalg.norm(data[:, :dim], axis=1, keepdims=True)
+        few.append(Batch(points.x, data, np.ones(len(points.x)), axes))
     if observed is not None:
         data = rng.standard_normal((len(few[0].x), observed.n_outputs))
         kinds, few = (*kinds, observed), (*few, few[0]._replace(data=data))
@@ -284,8 +290,11 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     tops = tuple(
         rng.uniform(-1, 1, (*batch.x.shape[:2], full.size, q)) for batch in few
     )
-    found, sizes = [], []
-    units = _units(problem, pairs, axes)
+    found, sizes, few = [], [], tuple(few)
+    # Value and derivatives of u(x) = s by one unit of the axes mapped to [-1, 1].
+    steps = 2 / np.ptp(problem.domain.bounds, axis=1)
+    steps = steps if axes is None else steps[axes]
+    units = np.concatenate([[1.0], steps, [steps[i] * steps[j] for i, j in pairs]])
     for slopes in _slopes(model, classes, few, tops, extra):
         slopes = np.asarray(slopes)  # (N, k, P, C, q)
         with np.errstate(over="ignore"):
@@ -296,51 +305,23 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
     classes = tuple(map(ClassModel, kinds, found))
-    for k, values in _needing_more(model, classes, few, extra, rng):
-        found[k] = None
-        sizes[k] = np.sqrt(np.mean(np.square(values), axis=0))
-    return tuple(found), tuple(sizes)
-
-
-def _needing_more(model, classes, batches, extra, rng):
-    """Yield the classes that need more than their rows, and residuals of a wave."""
-    # Waves and singular functions, the last inputs, vary more than once.
-    problem = model.problem
+    # Classes that need more than their rows, by the residuals of a wave. The known
+    # functions, the last inputs, vary more than once.
     n_plain = problem.n_inputs - problem.n_functions
-    weights = rng.standard_normal((2 * n_plain + 1, problem.n_network_outputs))
-    pairs = enumerate(zip(classes, batches, strict=True))
+    weights = rng.standard_normal((2 * n_plain + 1, q))
     doubtful = {
         k: pair
-        for k, pair in pairs
+        for k, pair in enumerate(zip(classes, few, strict=True))
         if not _needs_known_derivatives_alone(model, *pair, extra)
     }
-    if not doubtful:
-        return
     given = *zip(*doubtful.values(), strict=True), weights, extra
-    for k, (fast, true) in zip(doubtful, _both_ways(model, *given), strict=True):
+    both = _both_ways(model, *given) if doubtful else ()
+    for k, (fast, true) in zip(doubtful, both, strict=True):
         size = np.nanmax(np.abs(true), initial=0.0)
         if not np.allclose(fast, true, rtol=ROUNDING, atol=ROUNDING * size):
-            yield k, true
-
-
-def _units(problem, pairs, axes):
-    """Value and derivatives of u(x) = s by one unit of the axes mapped to [-1, 1]."""
-    low, high = problem.domain.bounds.T
-    slopes = 2 / (high - low)
-    slopes = slopes if axes is None else slopes[axes]
-    return np.concatenate([[1.0], slopes, [slopes[i] * slopes[j] for i, j in pairs]])
-
-
-def _probes(problem, axes, rng):
-    """Points of each class, with normals in all directions."""
-    n = max(4, min(N_POINTS, AT_ONCE // problem.domain.dim))
-    batches = []
-    for points in problem.probes(n, rng).values():
-        data, dim = points.data.copy(), problem.domain.dim
-        data[:, :dim] = rng.standard_normal(data[:, :dim].shape)
-        data[:, :dim] /= np.linalg.norm(data[:, :dim], axis=1, keepdims=True)
-        batches.append(Batch(points.x, data, np.ones(len(points.x)), axes))
-    return tuple(batches)
+            found[k] = None
+            sizes[k] = np.sqrt(np.mean(np.square(true), axis=0))
+    return tuple(found), tuple(sizes)
 
 
 @partial(jit_by_size, static_argnames=("model", "classes"))

@@ -30,7 +30,6 @@ from sklearn_gn.pde.reading import (
 from sklearn_gn.pinn.model import MOST_WEIGHTS
 from sklearn_gn.pinn.observation_weight import is_noise
 from sklearn_gn.pinn.pieces import sums_over_pieces
-from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.windows import Pieces
 
 VANISHED = 1e-2  # a positive coefficient, relative to its start
@@ -170,8 +169,8 @@ def missing_conditions(model):
         orders[[i for group in rows.second for i, j in group if i == j]] = 2
     else:
         _, orders = factors_of_derivatives(problem)
-    ends = conditions_at_ends(problem)
-    found = {}
+    both = conditions_at_ends(problem).items()
+    ends, found = {name: [end for end, _ in pairs] for name, pairs in both}, {}
     for k, name in enumerate(problem.domain.axes):
         order = None if orders is None else int(orders[k])
         enough = order == 0 or (second and len(ends[name]) >= order)
@@ -230,30 +229,40 @@ def factors_of_derivatives(problem):
 
 
 def conditions_at_ends(problem):
-    """Names of the ends of each axis at which conditions hold, once for each."""
+    """Names of the ends of each axis at which conditions hold, each with its values.
+
+    What compares two ends has half of its values at each, and a single point has none.
+    """
     axes, bounds = problem.domain.axes, problem.domain.bounds
-    ends = {name: [] for name in axes}
-    for x in _points_of_conditions(problem).values():
+    (_, *kinds), ends = problem.residual_classes(), {name: [] for name in axes}
+    for kind, x in zip(kinds, _points_of_conditions(problem).values(), strict=True):
+        n_values = kind.n_outputs / kind.condition.n_fields
         for k, name in enumerate(axes):
             there = np.abs(x[:, [k]] - bounds[k]) <= ROUNDING * np.ptp(bounds[k])
-            words = zip(("min", "max"), there.any(axis=0), strict=True)
-            ends[name] += [f"{name}={word}" for word, is_held in words if is_held]
+            for held, word in zip(there.T, ("min", "max"), strict=True):
+                if held.any():
+                    covers = len(axes) == 1 or np.ptp(x[held], axis=0).any()
+                    ends[name].append((f"{name}={word}", n_values * covers))
     return ends
 
 
 def too_many_conditions(problem):
-    """What to do about an ordinary equation, not solved, with too many conditions."""
-    n_given, n_needed = numbers_of_conditions(problem)
-    if problem.unknown or n_given <= n_needed:
-        return ""
+    """What to do about an equation, not solved, with too many conditions."""
+    if found := _too_many_on_a_face(problem):
+        return found
     _, *conditions = problem.residual_classes()
     names = ", ".join(repr(kind.name) for kind in conditions)
-    return (
-        f"The conditions give {n_given} values ({names}), and the derivatives of the "
-        f"equation need at most {n_needed}: if they contradict one another, there is "
-        "no solution. Leave out what is not needed, or make a coefficient Unknown that "
-        "a further condition determines."
-    )
+    for axis, (n_given, n_needed) in numbers_of_conditions(problem).items():
+        if n_given > n_needed and not problem.unknown:
+            where = "" if problem.domain.dim == 1 else f" at the ends of {axis!r}"
+            return (
+                f"The conditions give {n_given:g} values{where} ({names}), and the "
+                f"derivatives of the equation need at most {n_needed}: if they "
+                "contradict one another, there is no solution. Leave out what is not "
+                "needed, or make a coefficient Unknown that a further condition "
+                "determines."
+            )
+    return ""
 
 
 def warn_of_redundant_derivatives(problem):
@@ -276,22 +285,32 @@ def warn_of_redundant_derivatives(problem):
 
 
 def numbers_of_conditions(problem):
-    """Values given to an ordinary differential equation, and needed (else infinite)."""
-    orders = None
-    if problem.domain.dim == 1:
-        _, orders = factors_of_derivatives(problem)
+    """Values that are given along each axis, and those that the equation needs.
+
+    Those at its ends; all, of an ordinary differential equation. Empty if not known.
+    """
+    _, orders = factors_of_derivatives(problem)
     if orders is None:
-        return 0, math.inf
-    _, *kinds = problem.residual_classes()
-    points = problem.probes(N_POINTS, np.random.RandomState(0))
-    n_given = sum(
-        kind.n_outputs * len(np.unique(points[kind.name].x, axis=0)) for kind in kinds
-    )
-    return n_given, problem.n_network_outputs * int(orders[0])  # of each region
+        return {}
+    if problem.domain.dim == 1:
+        (_, *kinds), every = problem.residual_classes(), _points_of_conditions(problem)
+        both = zip(kinds, every.values(), strict=True)
+        values = [
+            k.n_outputs / k.condition.n_fields * len(np.unique(x)) for k, x in both
+        ]
+        given = [sum(values)]
+    else:
+        both = conditions_at_ends(problem).values()
+        given = [sum(n_values for _, n_values in ends) for ends in both]
+    needed = (problem.n_network_outputs * orders).tolist()  # of each region
+    pairs = zip(given, needed, strict=True)
+    return dict(zip(problem.domain.axes, pairs, strict=True))
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
     """Largest change that the residuals do not see, relative to the solution."""
+    from sklearn_gn.pinn.solution import output_slopes
+
     both = (sums_over_pieces(model, net, p, batches)[0] for p in (batches, fresh))
     gramian = sum(both, np.float64(0))
     x = fresh[0].x[:N_POINTS, 0]
@@ -319,14 +338,21 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
 def fault_of_statement(solver, stuck):
     """What in the problem of an unsolved fit is at fault; "" if that is not known."""
     problem = solver.problem_
-    return (
-        (_contradicted_observations(solver) if stuck else "")
-        or too_many_conditions(problem)
-        or _too_many_on_a_face(problem)
-        or ("" if "loss_data" in solver.convergence_log_ else growing_waves(problem))
-        or _kinks(problem)
-        or (_integral_over_time(problem) if stuck else "")
+    found = (_contradicted_observations(solver) if stuck else "") or (
+        too_many_conditions(problem)
     )
+    if not (found or "loss_data" in solver.convergence_log_):
+        found = growing_waves(problem)
+    axis, places = ("", []) if found else carried_kinks(problem)
+    if places:
+        where = ", ".join(f"{place:.4g}" for place in places)
+        return (
+            f"The initial values have a kink at {axis} = {where}, which a smooth "
+            "network follows slowly, all the more where waves carry it through the "
+            "domain: more time gains little. If it is not meant, make the values "
+            f"smooth. {IN_SPITE_OF_IT}"
+        )
+    return found or (_integral_over_time(problem) if stuck else "")
 
 
 def _contradicted_observations(solver):
@@ -372,10 +398,9 @@ def vanished_coefficients(solver):
 
 def _too_many_on_a_face(problem):
     """Conditions of value and slope together on one face in space."""
-    domain = problem.domain
-    if domain.dim == 1 or problem.unknown or problem.depends_on:
-        return ""
-    _, orders = factors_of_derivatives(problem)
+    domain, orders = problem.domain, None
+    if domain.dim > 1 and not (problem.unknown or problem.depends_on):
+        _, orders = factors_of_derivatives(problem)
     if orders is None or max(orders) > 2:
         return ""
     n_outputs, (_, *kinds) = len(problem.outputs), problem.residual_classes()
@@ -418,19 +443,6 @@ def _integral_over_time(problem):
     )
 
 
-def _kinks(problem):
-    axis, places = carried_kinks(problem)
-    if not places:
-        return ""
-    where = ", ".join(f"{place:.4g}" for place in places)
-    return (
-        f"The initial values have a kink at {axis} = {where}, which a smooth network "
-        "follows slowly, all the more where waves carry it through the domain: more "
-        "time gains little. If it is not meant, make the values smooth. "
-        f"{IN_SPITE_OF_IT}"
-    )
-
-
 # --- equations that are followed in the wrong direction of time -----------------------
 #
 # Along waves of space ``exp(i k x)``, an equation ``a u_t + b u_xx + ...`` changes the
@@ -448,7 +460,7 @@ def growing_waves(problem):
     plain = single and not fixed and problem.n_laplacian_directions is None
     if domain.time is None or domain.dim == 1 or not plain:
         return ""
-    ends = conditions_at_ends(problem)[domain.time]
+    ends = [end for end, _ in conditions_at_ends(problem)[domain.time]]
     factors, orders = factors_of_derivatives(problem)
     if len(set(ends)) != 1 or orders is None:
         return ""
@@ -459,35 +471,27 @@ def growing_waves(problem):
     sign = 1 if order == 2 or ends[0].endswith("=min") else -1
     for k in along:
         product = sign * factors[:, of_time, order] * factors[:, k, 2]
-        if product.min() > ROUNDING * np.abs(factors).max() ** 2:
-            return _message(domain, k, ends)
-    return ""
-
-
-def _message(domain, axis, ends):
-    t, x = domain.time, domain.axes[axis]
-    order = len(ends)  # of the equation in time
-    first = ", ".join([repr(t)] * order)
-    pair = f"d(u, {first}) and d(u, {x!r}, {x!r})"
-    if ends[0].endswith("=max"):
+        if product.min() <= ROUNDING * np.abs(factors).max() ** 2:
+            continue
+        first, x = ", ".join([repr(domain.time)] * order), repr(domain.axes[k])
+        in_time, in_space = f"d(u, {first})", f"d(u, {x}, {x})"
+        if sign < 0:
+            return (
+                f"The solution is given at {ends[0]}, but the signs of {in_time} and "
+                f"{in_space} are those of diffusion, which runs forwards from "
+                f"{domain.time}=min: backwards short waves grow without bound, and "
+                "there is a solution for special values only. State Initial values, or "
+                "check the signs."
+            )
+        kind, law, factor = (
+            ("diffusion backwards in time", "diffusion", "k"),
+            ("a potential that is given on one side only", "a wave", "c**2"),
+        )[order - 1]
         return (
-            f"The solution is given at {ends[0]}, but the signs of {pair} are those of "
-            f"diffusion, which runs forwards from {t}=min: backwards short waves grow "
-            "without bound, and there is a solution for special values only. State "
-            "Initial values, or check the signs."
+            f"Short waves grow without bound from {ends[0]} on: {in_time} and "
+            f"{in_space} have the same sign, which is {kind}. There is a solution for "
+            "special values only, and small errors spoil it. Check the signs of the "
+            "residual; "
+            f"that of {law} is {in_time}(x) - {factor} * {in_space}(x)."
         )
-    kind, right = {
-        1: (
-            "diffusion backwards in time",
-            f"that of diffusion is d(u, {t!r})(x) - k * d(u, {x!r}, {x!r})(x)",
-        ),
-        2: (
-            "a potential that is given on one side only",
-            f"that of a wave is d(u, {t!r}, {t!r})(x) - c**2 * d(u, {x!r}, {x!r})(x)",
-        ),
-    }[order]
-    return (
-        f"Short waves grow without bound from {ends[0]} on: {pair} have the same sign, "
-        f"which is {kind}. There is a solution for special values only, and small "
-        f"errors spoil it. Check the signs of the residual; {right}."
-    )
+    return ""

@@ -18,15 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import jax
 import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
 from sklearn_gn.pde.coefficients import VISIBLE
 from sklearn_gn.pde.given_values import JUMP, N_POINTS, ROUNDING, values_of
-from sklearn_gn.pde.local_functions import in_numpy, points_of_row
-from sklearn_gn.pde.reading import PlaneWaves, residuals_of_waves
+from sklearn_gn.pde.reading import PlaneWaves, constants, residuals_of_waves
 
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
@@ -115,11 +113,17 @@ def _level(rows, given):
     free = np.array([not len(values) for values in given])
     if not (free.any() and rows.conditions):
         return level
-    points = [rows.drawn[kind.name][:2] for kind in rows.conditions]
-    found = _at_level(rows.problem, rows.conditions, points, level)
-    slopes = [slopes[..., free].reshape(-1, free.sum()) for _, slopes in found]
-    matrix = np.concatenate(slopes)
-    sources = np.concatenate([source.ravel() for source, _ in found])
+    # Residuals about it, and their slopes in the outputs that are free.
+    units = np.eye(len(level))[free]
+    values = level + np.concatenate([0 * level[None], units, -units])
+    about = constants(values, rows.slow.shape[1]), None, rows.directions
+    pairs = ((kind, rows.drawn[kind.name]) for kind in rows.conditions)
+    found = (residuals_of_waves(rows.problem, *pair, *about) for pair in pairs)
+    found = [np.swapaxes(r, 1, 2).reshape(-1, len(values)) for r in found]
+    found = np.concatenate(found)
+    sources, above, below = np.split(found, [1, 1 + len(units)], axis=1)
+    with np.errstate(invalid="ignore"):
+        matrix, sources = (above - below) / 2, sources[:, 0]
     usual = np.isfinite(matrix).all(axis=1) & np.isfinite(sources) & matrix.any(axis=1)
     if not usual.any():
         return level
@@ -283,24 +287,6 @@ class _Rows:
         # Two slow waves (2, d): terms of one may cancel, as in resonance.
         slow = np.pi / np.ptp(problem.domain.bounds, axis=1)
         self.slow = slow / [np.ones(len(slow)), np.arange(2, 2 + len(slow))]
-
-
-@partial(in_numpy, static_argnames=("problem", "kinds"))
-def _at_level(problem, kinds, points, level):
-    """Residuals (n, k) of a constant, and their slopes (n, k, q), for each class."""
-
-    def one(kind, x, data):
-        def row(level):
-            functions = [lambda y: level] * kind.n_points
-            given = points_of_row(x), data, problem.start
-            return problem._residuals_at(kind, functions, *given)
-
-        return row(level), jax.jacfwd(row)(level)
-
-    return [
-        jax.vmap(partial(one, kind))(x, data)
-        for kind, (x, data) in zip(kinds, points, strict=True)
-    ]
 
 
 def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):

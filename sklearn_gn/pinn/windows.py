@@ -50,11 +50,16 @@ _SHORTEST = 2.0**-16  # window, as a share of all time
 
 
 class Pieces(NamedTuple):
-    """The networks of the windows, one after the other."""
+    """The networks of windows, one after the other."""
 
-    ends: np.ndarray  # (n,) times at which they end
-    losses: np.ndarray  # (n,) on fresh points
-    nets: tuple
+    stops: tuple = ()  # where they end, as shares of the interval
+    losses: tuple = ()  # on fresh points
+    nets: tuple = ()
+
+    def ends(self, domain):
+        """Times (n,) at which the windows end."""
+        ((low, high),) = domain.bounds
+        return low + (high - low) * np.array(self.stops)
 
 
 class TimeMarching(NamedTuple):
@@ -62,7 +67,7 @@ class TimeMarching(NamedTuple):
 
     start: float = 0.0  # of the present window, as shares of the interval
     stop: float = 1.0
-    done: tuple = ()  # of (stop, fresh loss, network) of the windows before
+    done: Pieces = Pieces()  # the windows before
     fresh: Any = None  # fresh points of the window; None: those of the fit
     next_stop: float | None = None  # end of a new window, before the next iteration
     ended: bool = False  # whether the last window is solved, or cannot be
@@ -73,6 +78,11 @@ class TimeMarching(NamedTuple):
     def active(self):
         """Whether there are windows."""
         return self.stop - self.start < 1
+
+    def answer(self, loss, net):
+        """The solution: a network, or all so far, the last one of a loss."""
+        pairs = zip(self.done, (self.stop, loss, net), strict=True)
+        return Pieces(*((*a, last) for a, last in pairs)) if self.active else net
 
 
 @dataclass(frozen=True)
@@ -136,8 +146,8 @@ def within(model, batches, march):
         batch = batch._replace(x=x)
         if kind.residual.name == "interior":
             batch = batch._replace(scale=length * np.asarray(batch.scale))
-        if isinstance(kind.residual.function, SinceBefore) and march.done:
-            before = class_residuals(model, kind, march.done[-1][2], batch)
+        if isinstance(kind.residual.function, SinceBefore) and march.done.nets:
+            before = class_residuals(model, kind, march.done.nets[-1], batch)
             batch = batch._replace(data=before)
         moved.append(batch)
     return tuple(moved)
@@ -189,8 +199,7 @@ def moved_on(march, loss, model, net, fresh_points, rng):
     goes_on = march.next_stop > march.stop
     before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
     if goes_on:
-        done = (*march.done, (march.stop, loss, before))
-        new = TimeMarching(march.stop, march.next_stop, done)
+        new = TimeMarching(march.stop, march.next_stop, march.answer(loss, before))
         net = with_time(before, march, back=True)
     else:
         new = TimeMarching(march.start, march.next_stop, march.done)
@@ -198,14 +207,14 @@ def moved_on(march, loss, model, net, fresh_points, rng):
     low, high = model.problem.domain.bounds[0]
     start = np.array([[low + (high - low) * new.start]])
     net = with_time(net, new)
-    reached = new.done[-1][2] if new.done else before
+    reached = (before, *new.done.nets)[-1]
     value = np.asarray(network_values(model, reached, start))[0]
     *hidden, last = net.layers
     last = np.array(last)
     last[-1] += value - np.asarray(network_values(model, net, start))[0]
     net = net._replace(layers=(*hidden, last))
     fresh, unit = within(model, fresh_points, new), 0.0
-    if new.done:
+    if new.done.nets:
         last = np.zeros_like(last)
         last[-1] = value
         constant = net._replace(layers=(*hidden, last))
@@ -231,22 +240,12 @@ def with_time(net, march, back=False):
 # --- the solution in pieces ----------------------------------------------------------
 
 
-def pieces(march, loss, model, net):
-    """The solution: a network, or those of all windows so far, the last of a loss."""
-    if not march.active:
-        return net
-    low, high = model.problem.domain.bounds[0]
-    stops, losses, nets = zip(*march.done, (march.stop, loss, net), strict=True)
-    return Pieces(low + (high - low) * np.array(stops), np.array(losses), nets)
-
-
-def marches(model, solution):
+def marches(solution):
     """Where each of the windows of a solution is, one after the other."""
-    low, high = model.problem.domain.bounds[0]
-    stops = [float(stop) for stop in (solution.ends - low) / (high - low)]
-    done = tuple(zip(stops, solution.losses, solution.nets, strict=True))
-    starts = [0.0, *stops[:-1]]
-    return [TimeMarching(start, stops[k], done[:k]) for k, start in enumerate(starts)]
+    pairs = enumerate(zip((0.0, *solution.stops), solution.stops, strict=False))
+    return [
+        TimeMarching(*pair, Pieces(*(p[:k] for p in solution))) for k, pair in pairs
+    ]
 
 
 def last_network(solution):
@@ -259,7 +258,8 @@ def at_points(function, model, solution, x):
     if not isinstance(solution, Pieces):
         return function(model, solution, x)
     found = [np.asarray(function(model, net, x)) for net in solution.nets]
-    number = np.searchsorted(solution.ends[:-1], np.asarray(x)[:, 0])
+    ends = solution.ends(model.problem.domain)[:-1]
+    number = np.searchsorted(ends, np.asarray(x)[:, 0])
     return np.stack(found)[number, np.arange(len(number))]
 
 
@@ -267,8 +267,8 @@ def total(loss, model, solution, batches):
     """A loss ``loss(model, net, batches)`` of a solution, by its windows."""
     if not isinstance(solution, Pieces):
         return loss(model, solution, batches)
-    times = [np.asarray(batch.x)[:, 0, 0] for batch in batches]
-    numbers = [np.searchsorted(solution.ends[:-1], t) for t in times]
+    ends = solution.ends(model.problem.domain)[:-1]
+    numbers = [np.searchsorted(ends, np.asarray(b.x)[:, 0, 0]) for b in batches]
     found = 0.0
     for k, net in enumerate(solution.nets):
         pairs = zip(batches, numbers, strict=True)
@@ -288,6 +288,6 @@ def loss_so_far(march, fresh, first):
     uncut = min(first, march.uncut)
     if fresh > WELL_SOLVED_LOSS * max(march.unit, first):
         fresh = uncut + _SHORTEST / 2 * (min(fresh, uncut) - uncut)
-    stops, losses, _ = zip(*march.done, (march.stop, fresh, None), strict=True)
+    stops, losses, _ = march.answer(fresh, None)
     so_far = np.diff((0.0, *stops)) @ losses
     return float(so_far + (1 - march.stop) * uncut)

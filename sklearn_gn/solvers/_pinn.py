@@ -40,9 +40,9 @@ class DNGD(Solver):
     enrichment : "auto", list of str or None, default="auto"
         Known functions that the default network (``hidden_layer_sizes="auto"``) gets
         as further inputs where the statement of the problem shows them: "waves",
-        "dispersion", "corners", "similarity" and "circles", see :ref:`the user guide
-        <pinn_network>`. If "auto", all of them; if None, none. The estimator's
-        ``enrichment_`` says which ones a fit used.
+        "dispersion", "corners", "logarithms", "similarity" and "circles", see
+        :ref:`the user guide <pinn_network>`. If "auto", all of them; if None, none. The
+        estimator's ``enrichment_`` says which ones a fit used.
 
     References
     ----------

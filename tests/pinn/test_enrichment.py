@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.arrays import backend
@@ -192,3 +193,34 @@ def test_functions_of_corners_have_derivatives_at_the_corners():
         for e in step * np.eye(2)
     ]
     np.testing.assert_allclose(found, np.transpose(differences), atol=1e-8)
+
+
+def test_a_well_in_a_wide_aquifer_is_a_logarithm():
+    def drawdown(u, x):
+        return d(u, "r", "r")(x) + d(u, "r")(x) / x[0]
+
+    ends = [Dirichlet(0.0, on="r=min"), Dirichlet(10.0, on="r=max")]
+    aquifer = Problem(drawdown, Interval(0.1, 100.0, "r"), ends)
+    solver = PINNSolver(aquifer, random_state=0).fit()
+    r = np.geomspace(0.1, 100, 50)
+    np.testing.assert_allclose(
+        solver.predict(r[:, None]), 10 * np.log(r / 0.1) / np.log(1000), atol=1e-6
+    )
+    assert solver.enrichment_ == {"logarithms": 1}
+
+
+@pytest.mark.parametrize(
+    ("residual", "low", "count"),
+    [
+        (lambda u, x: x[0] ** 2 * d(u, "r", "r")(x) + 3 * x[0] * d(u, "r")(x), 1.0, 1),
+        (lambda u, x: d(u, "r", "r")(x) + 2 * d(u, "r")(x) / x[0], -1.0, 0),
+        (lambda u, x: d(u, "r", "r")(x) + 2 * d(u, "r")(x), 1.0, 0),
+        (lambda u, x: d(u, "r", "r")(x) + u(x) / x[0], 1.0, 0),
+    ],
+)
+def test_logarithms_are_for_axes_of_symmetry(residual, low, count):
+    problem = Problem(residual, Interval(low, 3, "r"), [Dirichlet(lambda x: x[0])])
+    solver = PINNSolver(problem, solver=DNGD(enrichment=["logarithms"]), max_iter=1)
+    with pytest.warns(ConvergenceWarning):
+        solver.fit()
+    assert solver.enrichment_.get("logarithms", 0) == count

@@ -23,6 +23,7 @@ from sklearn_gn.pde import (
     Initial,
     Interval,
     Neumann,
+    Periodic,
     Problem,
     Unknown,
     apply,
@@ -851,3 +852,38 @@ def test_an_activation_without_second_derivatives_is_refused():
     solver = PINNSolver(string(Dirichlet(0.0)), **{**SMALL, "activation": "relu"})
     with pytest.raises(ValueError, match="activation='relu' has no second derivatives"):
         solver.fit()
+
+
+def test_a_fit_of_conditions_that_contradict_one_another_ends_early():
+    def decay(u, x):
+        return d(u, "x")(x) + u(x)
+
+    contradiction = Problem(decay, Interval(0, 1, "x"), [Dirichlet(1.0)])
+    with pytest.warns(ConvergenceWarning, match="give 2 values .* need at most 1"):
+        solver = PINNSolver(contradiction, random_state=0).fit()
+    assert solver.n_iter_ < 120  # without another start, and without more neurons
+    agreeing = Problem(
+        decay, Interval(0, 1, "x"), [Dirichlet(lambda x: jnp.exp(-x[0]))]
+    )
+    solver = PINNSolver(agreeing, random_state=0).fit()
+    assert solver.converged_
+    assert abs(solver.predict([[0.5]])[0] - np.exp(-0.5)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ([Initial(0.0), Dirichlet(0.0, on="x=min")], False),
+        ([Initial(0.0), Dirichlet(0.0)], True),
+        ([Initial(0.0), Periodic("x", derivatives=False)], False),
+        (
+            [Initial(0.0), Dirichlet(0.0, on="x=min"), Dirichlet(0.0, on=[[1, 0.5]])],
+            False,
+        ),
+    ],
+)
+def test_a_wave_of_one_direction_takes_values_at_one_end(conditions, said):
+    strip = Box(x=(0, 1), t=(0, 1))
+    problem = Problem(lambda u, x: d(u, "t")(x) + d(u, "x")(x), strip, conditions)
+    text = findings.limit(_ended(problem=problem), StopReason.STALLED).text
+    assert ("give 2 values at the ends of 'x'" in text) == said

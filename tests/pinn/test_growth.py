@@ -9,7 +9,7 @@ import pytest
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Problem, d
-from sklearn_gn.pinn import control, fitting
+from sklearn_gn.pinn import control, error_estimate, fitting
 from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.iteration import Sampler
 from sklearn_gn.pinn.model import (
@@ -51,7 +51,9 @@ def test_a_linear_problem_ends_at_its_minimum():
 def test_a_network_that_is_not_accurate_grows_after_all(
     monkeypatch, estimate, settings, larger
 ):
-    monkeypatch.setattr(control, "relative_error_estimate", lambda *_, **__: estimate)
+    monkeypatch.setattr(
+        error_estimate, "relative_error_estimate", lambda *_, **__: estimate
+    )
     monkeypatch.setattr(
         control,
         "what_is_missing",

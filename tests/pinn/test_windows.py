@@ -25,7 +25,7 @@ from sklearn_gn.pinn import fitting, windows
 from sklearn_gn.pinn.iteration import Sampler
 from sklearn_gn.pinn.model import network, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
-from sklearn_gn.pinn.windows import TimeMarching
+from sklearn_gn.pinn.windows import Pieces, TimeMarching
 
 TIME = Interval(2, 6)
 START = Initial(1.0)
@@ -93,7 +93,7 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
     model, net = model_of(problem)
     sampler = Sampler(30, 20, "sobol", "float64")
     whole = sampler.draw(model, 0, 0, 0)
-    march = TimeMarching(0.25, 0.75, done=((0.25, 1e-12, net),))
+    march = TimeMarching(0.25, 0.75, done=Pieces((0.25,), (1e-12,), (net,)))
     interior, start = windows.within(model, whole, march)
     assert interior.x.min() > 3
     assert interior.x.max() < 5
@@ -109,7 +109,9 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
 def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     model, before = model_of(Problem(decay, TIME, START))
     fresh = Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
-    march = TimeMarching(0.25, 0.75, ((0.25, 1e-12, before),), next_stop=0.5)
+    march = TimeMarching(
+        0.25, 0.75, Pieces((0.25,), (1e-12,), (before,)), next_stop=0.5
+    )
     rng = np.random.RandomState(1)
     march, net = windows.moved_on(march, 1.0, model, before, fresh, rng)
     at = jax.jit(lambda net: network(model, net, np.array([3.0])))

@@ -10,6 +10,7 @@ network has the known functions that the statement of the problem shows. Each fa
 - "dispersion": the same for waves that the equation lets pass (:mod:`.waves`);
 - "corners": singular functions of corners of the domain, and of right angles that need
   them, and of crossing interfaces (:mod:`.singular`);
+- "logarithms": ``log r`` for axes of symmetry outside of the domain (:mod:`.singular`);
 - "similarity": solutions of the heat equation from jumps and kinks of the initial
   values (:mod:`.singular`, :mod:`sklearn_gn.pde.given_values`).
 
@@ -41,6 +42,8 @@ from sklearn_gn.pinn.enrichment import waves
 from sklearn_gn.pinn.enrichment.singular import (
     broken_functions,
     corner_functions,
+    logarithmic_axes,
+    logarithms,
     rough_corners,
 )
 from sklearn_gn.pinn.units import coefficient_starts, units
@@ -51,6 +54,7 @@ FAMILIES = {
     "waves": (lambda problem, scale, shown: shown, waves.plane_waves),
     "dispersion": (waves.further_waves, waves.plane_waves),
     "corners": (lambda problem, *_: rough_corners(problem), corner_functions),
+    "logarithms": (lambda problem, *_: logarithmic_axes(problem), logarithms),
     "similarity": (lambda problem, *_: initial_breaks(problem), broken_functions),
 }
 NAMES = ("circles", *FAMILIES)

@@ -17,6 +17,10 @@ Where interfaces of coefficients k cross, or one has a corner, the solution has 
 ``r^a`` times a sine of ``a phi`` in each sector, for the exponents a with which u and
 the flux ``k du/dphi`` are what they were after a full turn.
 
+About an axis of symmetry, as of a well, an equation has the terms ``u_rr + n u_r / r``,
+those of Euler's equation. Where the axis is outside of the domain, solutions are smooth
+functions of ``log r``, however close to it the domain begins.
+
 From initial values that jump, or have a kink, solutions of the heat equation are made
 of, with the rate a of diffusion and s the distance to the break,
 
@@ -57,6 +61,7 @@ from sklearn_gn.pde.given_values import (
 )
 from sklearn_gn.pde.reading import derivatives, slopes_of_equation
 from sklearn_gn.pde.shapes import Box, Polygon
+from sklearn_gn.pinn.statement import factors_of_derivatives
 
 _DIGITS = 9  # of a place, in units of the domain's size, and of an angle
 _SMALL = 1e-4  # radius that shows the opening, in the same units
@@ -135,6 +140,32 @@ def corner_functions(corners, domain, x):
     return jnp.stack([radius * real, radius * imaginary], axis=1).ravel()
 
 
+def logarithmic_axes(problem):
+    """Return the numbers of axes along which the terms are those of Euler's equation.
+
+    The slopes of the equation in u_rr and in u_r / r have the same ratio at all points.
+    """
+    low, factors = problem.domain.bounds[:, 0], None
+    if (low > 0).any():
+        factors, _ = factors_of_derivatives(problem)
+    if factors is None:
+        return ()
+    x = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
+    x = np.repeat(x, len(factors) // len(x), axis=0)
+    first, second = x * factors[..., 1], factors[..., 2]
+    square = np.sum(second**2, axis=0)
+    ratio = np.sum(first * second, axis=0) / np.where(square > 0, square, 1)
+    same = np.abs(first - ratio * second) <= JUMP * np.abs(ratio * second)
+    found = same.all(axis=0) & (ratio != 0) & (low > 0)
+    return tuple(np.flatnonzero(found).tolist())
+
+
+def logarithms(axes, domain, x):
+    """Logarithms of coordinates, mapped to [-1, 1]."""
+    low, high = np.log(domain.bounds[list(axes)]).T.astype(x.dtype)
+    return 2 * (jnp.log(x[np.array(axes)]) - low) / (high - low) - 1
+
+
 # --- where they are -------------------------------------------------------------------
 
 
@@ -187,9 +218,8 @@ def _corner(problem, domain, place, edges, labels, axes):
         exponents = _exponents(problem, X[first], widths)
 
     def beside_the_cut(radius):
-        return labels(
-            place - radius * size * _circle(middle + _SMALL * np.array([-1, 1]))
-        )
+        sides = _circle(middle + _SMALL * np.array([-1, 1]))
+        return labels(place - radius * size * sides)
 
     near = beside_the_cut(_SMALL)
     along = [beside_the_cut(radius) for radius in _RADII]
@@ -197,9 +227,8 @@ def _corner(problem, domain, place, edges, labels, axes):
     cutoff = math.inf if good.all() else size * _RADII[np.argmin(good) - 1]
     if not (exponents and good[0]):
         return None
-    return Corner(
-        axes, tuple(place.tolist()), middle, opening, float(cutoff), exponents
-    )
+    place, cutoff = tuple(place.tolist()), float(cutoff)
+    return Corner(axes, place, middle, opening, cutoff, exponents)
 
 
 def _circle(angles):

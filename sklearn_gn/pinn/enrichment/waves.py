@@ -97,14 +97,10 @@ def plane_waves(vectors, domain, x):
     return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)])
 
 
-def _are_periodic(problem, axes):
-    """Which axes, given by their numbers, the problem is periodic along."""
-    return np.isin(np.array(problem.domain.axes)[list(axes)], problem.periodic)
-
-
 def _series(values, problem, axes):
     """Amplitudes and cycles of waves of a function, and whether they are all of it."""
-    kinds = [("fft",) if p else ("dct", "dst") for p in _are_periodic(problem, axes)]
+    periodic = np.isin(np.array(problem.domain.axes)[list(axes)], problem.periodic)
+    kinds = [("fft",) if p else ("dct", "dst") for p in periodic]
     tried = [_terms(values, kind) for kind in product(*kinds)]
     amplitudes, cycles, rest = min(tried, key=lambda terms: terms[2])
     if rest > _EXACT:
@@ -234,7 +230,8 @@ def refined(values, waves, problem, axes):
         return right - matrix @ np.linalg.lstsq(matrix, right, rcond=None)[0]
 
     found, size = first.ravel(), np.linalg.norm(right)
-    periodic = _are_periodic(problem, axes).any()
+    names = np.array(problem.domain.axes)[list(axes)]
+    periodic = np.isin(names, problem.periodic).any()
     if not periodic and not np.linalg.norm(remainder(found)) < _EXACT * size:
         width = np.full(first.size, 0.75)
         bounds = found - width, found + width
