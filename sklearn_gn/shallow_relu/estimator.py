@@ -103,9 +103,8 @@ class ShallowReLURegressor(
     init : str or array, default="auto"
         Initial hyperplanes: "uniform" ("auto" with one feature), "random" ("auto" with
         several), "horizontal", "vertical", or an array of rows (b, w) in units of X.
-    n_init : int or "auto", default="auto"
-        Number of initial networks; the best is returned. "auto": 5 or 3 for small
-        networks with penalties of the evidence, otherwise 1.
+    n_init : int, default=1
+        Number of initial networks; the best is returned.
     criterion : {"bic", "aic", "gcv"}, default="bic"
         What ``n_neurons="auto"`` minimises with one feature, ``alpha=0`` or another
         solver.
@@ -233,7 +232,7 @@ class ShallowReLURegressor(
             StrOptions({"auto", "uniform", "horizontal", "vertical", "random"}),
             "array-like",
         ],
-        "n_init": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
@@ -245,7 +244,7 @@ class ShallowReLURegressor(
         damping: float | None = None,
         rank: int | None = None,
         init: str | ArrayLike = "auto",
-        n_init: int | Literal["auto"] = "auto",
+        n_init: int = 1,
         criterion: Literal["bic", "aic", "gcv"] = "bic",
         loss: Literal["squared_error", "huber"] = "squared_error",
         max_iter: int = 200,

@@ -40,7 +40,6 @@ _HIDDEN_WEIGHTS = 500  # of it at most: fewer neurons where there are many featu
 _FEW_NEURONS = 10  # from which on it has half as many parameters as rows, or ...
 _FEW_PARAMETERS = 100  # ... so many, where that is more
 _LEAST_RISE = 1e-3  # of the log evidence per row, in an iteration that is progress
-_STARTS = ((5, 100), (3, 300))  # that the evidence chooses from, up to hidden weights
 _EXACT = 1e-7  # noise, in units of the targets, that is a network's rounding errors
 # Parameters that have their defaults in fits that the global search may follow.
 _OF_SEARCH = "alpha n_neurons criterion device warm_start damping rank early_stopping"
@@ -281,13 +280,8 @@ def _by_evidence(estimator, problem, rng):
         n = min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_distinct))))
         # A former network may have lost neurons, which come back.
         n = n if given is None else max(n, len(given))
-    n_init = estimator.n_init
-    if n_init == "auto":  # matrices of many weights cost much
-        n_init = 1
-        for several, most in _STARTS:
-            if given is None and n * n_distinct <= most:
-                n_init = max(n_init, several)
-    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
+    n_init, init = estimator.n_init, estimator.init
+    planes = hyperplanes_of_starts(init, given, n, n_init, rows, rng)
     features = tuple(range(n_features))
     model = Layers((n_features, n), ("relu",), n_targets, "squared", features)
     n_effective = min(float(problem.n_observations), MOST_ROWS)
@@ -404,8 +398,8 @@ def _by_search(estimator, problem, rng, is_late):
     if n is None:
         given, path = _select_size(estimator, problem, given, rng, is_late)
         n = len(given)
-    n_init = 1 if estimator.n_init == "auto" else estimator.n_init
-    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
+    n_init, init = estimator.n_init, estimator.init
+    planes = hyperplanes_of_starts(init, given, n, n_init, unpadded, rng)
     nets, options = np.stack(planes), fit_options(estimator, rng)
     if solver is not SEGMENTED:
         n_spare = solver.n_spare if options.relocations > 0 else 0
