@@ -187,13 +187,14 @@ class Joint(NamedTuple):
         variance = self.family.variance(mean)
         return eta + (self.y - mean) / variance, self.weight * variance
 
-    def is_allowed(self, t):
-        """Return whether every segment has enough rows, and room."""
-        for problem, own in zip(self.limits, t, strict=True):
-            free = own[~np.isin(own, problem.known)]
-            if len(free) and not feasible(problem, free[None, None]).all():
-                return False
-        return True
+    def allowed(self, trials):
+        """Return which breakpoints leave every segment enough rows, and room."""
+        fine = np.ones(len(trials), bool)
+        for f, problem in enumerate(self.limits):
+            free = np.array([t[f][~np.isin(t[f], problem.known)] for t in trials])
+            if free.size:
+                fine &= feasible(problem, free[None])[0]
+        return fine
 
 
 class State(NamedTuple):
@@ -283,8 +284,6 @@ def _solve(columns, z, w, limits):
 
 def fit_at(joint, t, z, w):
     """Return the state of one weighted least-squares fit with breakpoints, or None."""
-    if not joint.is_allowed(t):
-        return None
     columns, where = linearised(joint, t)
     found = _solve(columns, z, w, conditions(joint, t, where, columns.shape[1]))
     if found is None:
@@ -310,6 +309,16 @@ def descend(joint, state):
         steps = found[n:], found[n:] * state.coef[ramps] / size  # the other Muggeo's
         ways = [length * step for length in _LENGTHS for step in steps if kinks]
         best = _best_of(joint, state, kinks, [np.zeros(len(kinks)), *ways])
+        aim = None
+        if best is state and joint.family.has_known_variance:
+            aim = fit_at(joint, state.t, z, w)
+        for length in _LENGTHS[1:] if aim is not None else ():  # of the way to the fit
+            eta = state.eta + length * (aim.eta - state.eta)
+            mean = joint.family.mean(eta + joint.offset)
+            value = joint.family.deviance(joint.y, mean, joint.weight)
+            if value < best.deviance:
+                coef = state.coef + length * (aim.coef - state.coef)
+                best = State(state.t, coef, eta, value)
         if not best.deviance < state.deviance * (1 - EXACT):  # perhaps at a corner
             ways = []
             for (f, j), unit in zip(kinks, np.eye(len(kinks)), strict=True):
@@ -325,12 +334,14 @@ def descend(joint, state):
 
 def _best_of(joint, state, kinks, ways):
     """Return the best state with the kinks moved one of some ways."""
-    best, (z, w) = state, joint.working(state.eta)
+    best, (z, w), trials = state, joint.working(state.eta), []
     for way in ways:
         t = [own.copy() for own in state.t]
         for (f, j), part in zip(kinks, way, strict=True):
             t[f][j] += part
-        new = fit_at(joint, [np.sort(own) for own in t], z, w)
+        trials.append([np.sort(own) for own in t])
+    for t, fine in zip(trials, joint.allowed(trials), strict=True):
+        new = fit_at(joint, t, z, w) if fine else None
         best = new if _is_better(new, best, 0.0) else best
     return best
 
@@ -388,7 +399,9 @@ def find(joint, numbers, most, criterion):
                 options = joint.options._replace(criterion=criterion)
                 ((knots, path, _),), *_ = choose([prepared], options, (number, most))
                 t, paths[f] = _with(joint, state.t, f, knots), path
-                state = fit_at(joint, t, joint.y, joint.weight)
+                state = None
+                if joint.allowed([t])[0]:
+                    state = fit_at(joint, t, joint.y, joint.weight)
             else:
                 given = joint, state, f, number, most, criterion
                 state, paths[f] = _choose(*given)
@@ -418,7 +431,9 @@ def _choose(joint, state, f, number, most, criterion):
             if k and joint.has_conditions:
                 even = np.linspace(-1, 1, k + 2)[None, 1:-1]
                 own = np.concatenate([own, kinks_at_rows(problem, even)])
-            starts = [fit_at(joint, _with(joint, at.t, f, t), z, w) for t in own]
+            trials = [_with(joint, at.t, f, t) for t in own]
+            each = zip(trials, joint.allowed(trials), strict=True)
+            starts = [fit_at(joint, t, z, w) for t, fine in each if fine]
             starts = [each for each in starts if each is not None]
             starts.sort(key=lambda each: each.deviance)
             for each in starts[:_STARTS]:
