@@ -182,7 +182,7 @@ def decide(points, state, settings, step, of_classes):
         settled = now.n_stalled >= _PATIENCE // 2
         if rules is not None:
             lacks = what_is_missing(now, rules, training, fresh, state.net)
-            if lacks == "network" and falls[-1] > SOLVED_LOSS * first:
+            if lacks == "network" and falls[-1] > FALL * now.level.before:
                 # No network meets conditions that contradict one another.
                 lacks = "end" if too_many_conditions(model.problem) else lacks
             if lacks == "end":

@@ -52,14 +52,14 @@ _SHORTEST = 2.0**-16  # window, as a share of all time
 class Pieces(NamedTuple):
     """The networks of windows, one after the other."""
 
-    stops: tuple = ()  # where they end, as shares of the interval
-    losses: tuple = ()  # on fresh points
+    stops: np.ndarray = np.zeros(0)  # where they end, as shares of the interval
+    losses: np.ndarray = np.zeros(0)  # on fresh points
     nets: tuple = ()
 
     def ends(self, domain):
         """Times (n,) at which the windows end."""
         ((low, high),) = domain.bounds
-        return low + (high - low) * np.array(self.stops)
+        return low + (high - low) * self.stops
 
 
 class TimeMarching(NamedTuple):
@@ -81,8 +81,9 @@ class TimeMarching(NamedTuple):
 
     def answer(self, loss, net):
         """The solution: a network, or all so far, the last one of a loss."""
-        pairs = zip(self.done, (self.stop, loss, net), strict=True)
-        return Pieces(*((*a, last) for a, last in pairs)) if self.active else net
+        stops, losses, nets = self.done
+        both = np.append(stops, self.stop), np.append(losses, loss)
+        return Pieces(*both, (*nets, net)) if self.active else net
 
 
 @dataclass(frozen=True)

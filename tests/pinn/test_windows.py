@@ -93,7 +93,9 @@ def test_a_window_begins_with_the_solution_of_the_one_before():
     model, net = model_of(problem)
     sampler = Sampler(30, 20, "sobol", "float64")
     whole = sampler.draw(model, 0, 0, 0)
-    march = TimeMarching(0.25, 0.75, done=Pieces((0.25,), (1e-12,), (net,)))
+    march = TimeMarching(
+        0.25, 0.75, done=Pieces(np.array([0.25]), np.array([1e-12]), (net,))
+    )
     interior, start = windows.within(model, whole, march)
     assert interior.x.min() > 3
     assert interior.x.max() < 5
@@ -110,7 +112,10 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
     model, before = model_of(Problem(decay, TIME, START))
     fresh = Sampler(30, 20, "sobol", "float64").draw(model, 0, 0, 0)
     march = TimeMarching(
-        0.25, 0.75, Pieces((0.25,), (1e-12,), (before,)), next_stop=0.5
+        0.25,
+        0.75,
+        Pieces(np.array([0.25]), np.array([1e-12]), (before,)),
+        next_stop=0.5,
     )
     rng = np.random.RandomState(1)
     march, net = windows.moved_on(march, 1.0, model, before, fresh, rng)
@@ -199,7 +204,7 @@ def test_a_fit_in_windows(monkeypatch):
     )
     assert np.abs(solver.residual(t)).max() < 1e-2
     again = pickle.loads(pickle.dumps(solver._fitted.net))
-    np.testing.assert_array_equal(again.ends, solver.window_ends_)
+    np.testing.assert_array_equal(again.ends(problem.domain), solver.window_ends_)
     with pytest.raises(ValueError, match="windows of time"):
         solver.predict(t, return_std=True)
     before = solver.fresh_loss_
