@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
+from sklearn_gn.data import dates
 from sklearn_gn.plotting._common import (
     DRAW_BROKEN_LINES,
     Display,
@@ -219,14 +220,15 @@ class SegmentsDisplay(Display):
         if y is not None:
             check_consistent_length(X, y)
             error = column_or_1d(y, dtype=np.float64) - estimator.predict(X)
+        to_user = np.asarray if estimator._date_kind is None else dates.from_days
         return cls(
-            grid=estimator._to_user(grid),
+            grid=to_user(grid),
             response=mean_of(response),
             lower=mean_of(response - width),
             upper=mean_of(response + width),
             breakpoints=estimator.breakpoints_,
             intervals=intervals,
-            x=estimator._to_user(x),
+            x=to_user(x),
             y=None if error is None else mean_of(predict(x)[0]) + error,
             residuals=error if residuals else None,
             feature_name=estimator._name,

@@ -87,7 +87,7 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
         }
         part = copy(model)
         vars(part).update(own, _fit=each.fit, _feature=f, _name=broken[f])
-        part._date_kind, part._to_user = kinds[f], to_user
+        part._date_kind = kinds[f]
         part._held_by_bounds, part._cut_by_bounds = each.at_bounds
         parts.append(part)
     vars(model).update(vars(parts[0]))
