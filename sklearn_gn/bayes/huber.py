@@ -94,9 +94,9 @@ class RobustState(NamedTuple):
 def robust(algorithm, values, continued):
     """Return the algorithm for Huber's loss, from one for the squared loss."""
 
-    def init(rows, nets, options):
+    def init(rows, net, options):
         y = first_targets(rows)
-        return RobustState.of(algorithm.init(rows._replace(y=y), nets, options), y, 0)
+        return RobustState.of(algorithm.init(rows._replace(y=y), net, options), y, 0)
 
     def step(rows, state, options):
         clipped = rows._replace(y=state.y)

@@ -196,8 +196,9 @@ class SegmentsDisplay(Display):
             If X or y do not fit the estimator, if it does not break in ``feature``, or
             if ``residuals=True`` without y.
         """
-        name = "breakpoint_interval_"
-        intervals = fitted_attribute(estimator, name, DRAW_BROKEN_LINES)
+        intervals = fitted_attribute(
+            estimator, "breakpoint_interval_", DRAW_BROKEN_LINES
+        )
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
         if feature is not None or isinstance(estimator.breakpoints_, list):
@@ -211,11 +212,10 @@ class SegmentsDisplay(Display):
         grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
 
         def predict(x):
-            mean = fit.scaling.linear_center
-            return inference.predict(fit, x, np.tile(mean, (len(x), 1)))
+            means = np.tile(fit.scaling.linear_center, (len(x), 1))
+            return inference.predict(fit, x, means)
 
         response, std = predict(grid)
-        width = fit.half_width * std
         error = None
         if y is not None:
             check_consistent_length(X, y)
@@ -224,8 +224,8 @@ class SegmentsDisplay(Display):
         return cls(
             grid=to_user(grid),
             response=mean_of(response),
-            lower=mean_of(response - width),
-            upper=mean_of(response + width),
+            lower=mean_of(response - fit.half_width * std),
+            upper=mean_of(response + fit.half_width * std),
             breakpoints=estimator.breakpoints_,
             intervals=intervals,
             x=to_user(x),

@@ -20,9 +20,7 @@ fit.
 
 Rows that do not fit into memory are fitted to a sample of them first. The last start
 goes on from the best of these fits with sums over all rows; each sum goes through the
-chunks once. Of six iterations on a few rows, after which a fit in memory chooses among
-its starts, little is seen: where the penalties are those of the evidence, a sample
-finds good minima less often than all rows do, and each start is fitted to the end.
+chunks once.
 """
 
 import math
@@ -39,9 +37,8 @@ from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.solver import Algorithm, Continued
 from sklearn_gn.shallow_relu.network import preactivations
 
-_TRIAL_ITERATIONS = 6  # of every start, and then of the two best; features leave later
-_LONGER_TRIAL = 2  # times as many iterations, where they take a part of the rows
-_LITTLE_NOISE = 1e-10  # variance below which it may be none, and one trial enough
+_SETTLED = 12  # iterations after which features may leave and neurons come
+_LITTLE_NOISE = 1e-10  # variance below which it may be none
 _REFINED_AFTER = 50  # iterations after which a fit that goes on is refined
 _SAMPLE_ITERATIONS = 200  # most steps of each start on a sample of rows in chunks
 _ON_SAMPLE = 1e6  # more than what criteria of two networks differ by
@@ -63,48 +60,15 @@ class RegularisedNetwork(NamedTuple):
 # --- the iteration -------------------------------------------------------------------
 
 
-def init(rows, nets, options):
-    """Start from a network; from the best after short trials, if there are several.
-
-    All take a few iterations, and the two best of them as many again: early on the
-    evidence hardly tells where a start will end. Trials take every k-th row of a long
-    table, and more iterations.
-    """
-    if len(nets) == 1:
-        return evidence_gn.init_at(rows, *nets, options)
-    every = -(-len(rows.x) // evidence_gn.SOME_ROWS)
-    n_iterations = _TRIAL_ITERATIONS * min(every, _LONGER_TRIAL)
-    few, share = rows.every(every)
-    few_options = options._replace(
-        n_effective=share * options.n_effective, first_size=None
-    )
-    trials = [(evidence_gn.init_at(few, net, few_options), None) for net in nets]
-    for n_best in (2, 1):
-        for number, (state, stop) in enumerate(trials):
-            for _ in range(n_iterations):
-                if stop is None:
-                    state, report = step(few, state, few_options)
-                    stop = report.stop
-            trials[number] = state, stop
-        trials = sorted(trials, key=lambda pair: pair[0].criterion)[:n_best]
-        if trials[0][0].beta * _LITTLE_NOISE > 1:
-            break  # at rounding errors the evidence tells nothing
-    state, _ = trials[0]
-    # The other rows may be noisier than those of the trial, which may be exact.
-    beta = state.beta if every == 1 else None
-    net = state.net._replace(theta=state.theta, alpha=state.alpha, beta=beta)
-    return evidence_gn.init_at(rows, net, options)
-
-
 def step(rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
     state, report = evidence_gn.step(rows, state, options)
     if options.alpha is not None:
         return state, report
     state, report = refined_if_due(rows, state, report, options)
-    if report.stop is None and state.iteration >= 2 * _TRIAL_ITERATIONS:
+    if report.stop is None and state.iteration >= _SETTLED:
         state = evidence_gn.without_idle_features(rows, state, options)
-    if options.first_size is not None and state.iteration >= 2 * _TRIAL_ITERATIONS:
+    if options.first_size is not None and state.iteration >= _SETTLED:
         return grown_if_worthwhile(rows, state, report, options)
     return state, report
 
@@ -302,8 +266,8 @@ def init_on_sample(data, start, options):
     """Start on the sample; the last start goes on from there to all rows."""
     sample, of_sample, rows, _ = data
     if not isinstance(start, Continued):
-        return SampleState.of(init(sample, start, of_sample))
-    state = init(rows, (start.net,), options)
+        return SampleState.of(evidence_gn.init_at(sample, start, of_sample))
+    state = evidence_gn.init_at(rows, start.net, options)
     if options.alpha is not None:
         return state
     # The penalties are those of the sample already, and may move at once.
@@ -328,7 +292,7 @@ def step_from_sample(data, state, options):
     return state, report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
 
 
-EVIDENCE_GN = Algorithm("vpgn", init, step, compiled=False)
+EVIDENCE_GN = Algorithm("vpgn", evidence_gn.init_at, step, compiled=False)
 ROBUST_GN = huber.robust(
     EVIDENCE_GN, lambda net, x: net.model.values(net.theta, x), evidence_gn.continued
 )

@@ -186,7 +186,7 @@ def on_all_rows(problem, chunks, found):
         options=problem.options._replace(
             n_effective=min(float(n_observations), MOST_ROWS)
         ),
-        starts=[*((start,) for start in problem.starts[0]), Continued()],
+        starts=[*problem.starts, Continued()],
         n_effective=found.total,
         n_observations=n_observations,
     )
@@ -311,7 +311,7 @@ def _by_evidence(estimator, problem, rng):
         first_size=model.n_parameters if estimator.n_neurons == "auto" else None,
     )
     rows = model.rows_on(estimator.device, rows)
-    return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
+    return problem._replace(rows=rows, starts=starts, options=options)
 
 
 def exact_problem_of(estimator, problem, is_late):

@@ -246,19 +246,8 @@ def test_starts_are_compared_by_their_evidence():
     X, y = data(60)
     alone = [make(4, random_state=0, n_init=k).fit(X, y).log_evidence_ for k in (1, 4)]
     assert alone[1] >= alone[0] - 0.5
-    log = make(4, n_init=4, max_iter=500).fit(X, y).convergence_log_
-    assert np.max(log["log_evidence"]) > log["log_evidence"][-1] - 1e-9
-
-
-def test_rows_of_the_trials_that_have_no_noise_say_nothing_of_the_others():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (4001, 2))
-    y = X[:, 0].copy()
-    noisy = np.arange(len(y)) % 3 > 0  # the trials take every third row
-    y[noisy] += rng.normal(size=noisy.sum())
-    model = ShallowReLURegressor(n_neurons=4, random_state=0).fit(X, y)
-    assert model.stop_reason_ == "tol"
-    assert model.noise_std_ == pytest.approx(np.sqrt(2 / 3), rel=0.05)
+    model = make(4, n_init=4, max_iter=500).fit(X, y)
+    assert np.max(model.convergence_log_["log_evidence"]) == model.log_evidence_
 
 
 def test_warm_start_continues():
