@@ -184,21 +184,27 @@ def _filled(cls, network, out_activation):
 
 
 def _scaled(model, scaling, names, columns=None):
+    from sklearn.decomposition import PCA
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer
 
     scaler = _scaler(scaling.x_center, scaling.x_scale)
     if names is not None:
         scaler.feature_names_in_ = np.array(names, dtype=object)
-    steps = [scaler]
-    if scaling.has_limits:
-        words = dict(
-            zip(("a_min", "a_max"), map(np.array, scaling.limits), strict=True)
-        )
-        steps.append(FunctionTransformer(np.clip, kw_args=words))
+    steps, kept = [scaler], slice(None)
     if columns is not None:
-        words = {"indices": list(columns), "axis": 1}
-        steps.append(FunctionTransformer(np.take, kw_args=words))
+        # A projection on axes: skl2onnx knows no other choice of columns in a part.
+        kept, picked = list(columns), PCA()
+        picked.n_components_ = len(kept)
+        picked.n_features_in_ = len(scaling.x_center)
+        picked.components_ = np.eye(picked.n_features_in_)[kept]
+        picked.mean_ = np.zeros(picked.n_features_in_)
+        picked.explained_variance_ = np.ones(picked.n_components_)
+        steps.append(picked)
+    if scaling.has_limits:
+        low, high = (np.array(limit)[kept] for limit in scaling.limits)
+        words = {"a_min": low, "a_max": high}
+        steps.append(FunctionTransformer(np.clip, kw_args=words))
     return make_pipeline(*steps, model)
 
 

@@ -12,11 +12,8 @@ Neurons whose breaking hyperplane misses the data are taken into the linear term
 end. A feature whose penalty has switched its hidden weights off leaves the matrix,
 which makes it small where most features have no kinks.
 
-The Gauss-Newton matrix has the square of the condition number of the Jacobian. Steep
-neighbouring neurons, as at a jump, make it so large that its Cholesky factor knows the
-last directions to no digit: a fit of exact data then stops above rounding errors. The
-orthogonal factors of MINPACK's Levenberg-Marquardt method know them, and refine such a
-fit.
+A network of "auto" neurons grows as long as the evidence rises: neurons are added that
+would raise it most, of many that are drawn from their prior.
 
 Rows that do not fit into memory are fitted to a sample of them first. The last start
 goes on from the best of these fits with sums over all rows; each sum goes through the
@@ -28,23 +25,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import least_squares
 
-from sklearn_gn.bayes import evidence, evidence_gn, huber
-from sklearn_gn.bayes.evidence_gn import NEARLY_EXACT, RegularisedLayers
-from sklearn_gn.data.rows_source import RowSource, row_blocks
+from sklearn_gn.bayes import evidence_gn, huber
+from sklearn_gn.bayes.evidence_gn import RegularisedLayers
+from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.solver import Algorithm, Continued
 from sklearn_gn.shallow_relu.network import preactivations
 
 _SETTLED = 12  # iterations after which features may leave and neurons come
-_LITTLE_NOISE = 1e-10  # variance below which it may be none
-_REFINED_AFTER = 50  # iterations after which a fit that goes on is refined
 _SAMPLE_ITERATIONS = 200  # most steps of each start on a sample of rows in chunks
 _ON_SAMPLE = 1e6  # more than what criteria of two networks differ by
 _N_CANDIDATES = 256  # hyperplanes of which new neurons are taken
 _NEW_DIRECTION = 1e-6  # share of a column that is no combination of others
-_MOST_WORK = 3e9  # numbers of rows times squared number of parameters
 
 
 class RegularisedNetwork(NamedTuple):
@@ -65,7 +58,6 @@ def step(rows, state, options):
     state, report = evidence_gn.step(rows, state, options)
     if options.alpha is not None:
         return state, report
-    state, report = refined_if_due(rows, state, report, options)
     if report.stop is None and state.iteration >= _SETTLED:
         state = evidence_gn.without_idle_features(rows, state, options)
     if options.first_size is not None and state.iteration >= _SETTLED:
@@ -155,46 +147,6 @@ def promising_hyperplanes(rows, state, options):
         columns -= unit @ (unit.T @ columns)
         error -= unit @ (unit.T @ error)
     return planes[taken], promised / share
-
-
-def refined_if_due(rows, state, report, options):
-    """Return state and report of a fit, refined if there is little noise."""
-    model, size = state.net.model, len(state.theta)
-    due = report.stop == "tol" or state.iteration % _REFINED_AFTER == 0
-    little = NEARLY_EXACT < 1 / state.beta < _LITTLE_NOISE
-    possible = model.n_values == 1 and not isinstance(rows, RowSource)
-    possible &= options.damping is None and options.rank is None
-    if not (due and little and possible) or len(rows.x) * size**2 > _MOST_WORK:
-        return state, report
-    precision = evidence.prior_precision(model.groups(), state.alpha)
-    penalty = np.sqrt(precision * state.sums.error / options.n_effective)
-    theta = refined(state.theta, rows, penalty, model)
-    sums = evidence_gn.sums_of(model, theta, rows)
-    if not sums.error < state.sums.error:
-        return state, report
-    after = state._replace(theta=theta, sums=sums)
-    after, last = evidence_gn.updated(model, after, options)
-    if last.stop == "non_finite":
-        return state, report
-    of_last = {name: getattr(last, name) for name in ("loss", "grad_norm", "extra")}
-    return after, report._replace(stop=last.stop or report.stop, **of_last)
-
-
-def refined(theta, rows, penalty, model):
-    """Return parameters that minimise |residuals|^2 + |penalty theta|^2."""
-    root = np.sqrt(rows.weight)
-
-    def residuals(theta):
-        error = (rows.y - model.values(theta, rows.x))[:, 0]
-        return np.concatenate([root * error, -penalty * theta])
-
-    def jacobian(theta):
-        columns = root * model.jacobian(theta, rows.x, [0])[0]
-        return -np.concatenate([columns, np.diag(penalty)], axis=1).T
-
-    tolerances = dict.fromkeys(("ftol", "xtol", "gtol"), 1e-15)
-    given = {"method": "lm", "x_scale": "jac", "max_nfev": 40}
-    return least_squares(residuals, theta, jacobian, **given, **tolerances).x
 
 
 # --- the network ---------------------------------------------------------------------
@@ -287,7 +239,8 @@ def step_from_sample(data, state, options):
         state, stop = SampleState.of(inner), stop or "max_iter"
         report = report._replace(stop=stop, inner_iterations=n_steps)
     else:
-        state, report = step(rows, state, options)
+        # The network has grown on the sample.
+        state, report = step(rows, state, options._replace(first_size=None))
         n_rows = rows.n_rows
     return state, report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
 

@@ -16,8 +16,8 @@ from sklearn_gn.pde.local_functions import (
 from sklearn_gn.pinn.enrichment import PosedProblem
 from sklearn_gn.pinn.model import ClassModel, DerivativeRows, Model
 from sklearn_gn.pinn.residuals import (
+    Batch,
     _needs_known_derivatives_alone,
-    _probes,
     row_from_top,
 )
 
@@ -175,7 +175,8 @@ def test_residuals_that_need_known_derivatives_alone(residual, alone):
     problem = Problem(residual, BOX, Neumann(1.0, on="x=max"))
     pairs = tuple(((i, j),) for i in range(3) for j in range(i, 3))
     rows = DerivativeRows((0, 1, 2), pairs)
-    batches = _probes(problem, None, np.random.RandomState(0))
+    drawn = problem.probes(20, np.random.RandomState(0)).values()
+    batches = [Batch(p.x, p.data, np.ones(len(p.x)), None) for p in drawn]
     found = [
         _needs_known_derivatives_alone(
             Model(problem, (), ()), ClassModel(kind, rows), batch, np.zeros(0)

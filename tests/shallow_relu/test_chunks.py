@@ -75,6 +75,16 @@ def test_chunks_may_be_cut_anywhere(small_sample):
         assert other.log_evidence_ == pytest.approx(model.log_evidence_, abs=1e-4)
 
 
+def test_networks_grow_on_the_sample(chunk_limits):
+    chunk_limits(sample=700, part=200)
+    X = np.random.default_rng(0).uniform(-1, 1, (N, D))
+    y = np.exp(X[:, 0]) * np.sin(3 * X[:, 1]) + X[:, 2] ** 2
+    model = fitted(pieces(X, y), n_neurons="auto")
+    of_20 = fitted(pieces(X, y), n_neurons=20)
+    assert len(model.hyperplanes_) > 20
+    assert 1 - model.score(X, y) < (1 - of_20.score(X, y)) / 2
+
+
 @pytest.mark.parametrize("n_targets", [1, 2])
 def test_attributes_are_those_of_all_rows(small_sample, n_targets):
     X, y = data(n_targets)

@@ -244,10 +244,10 @@ def test_networks_without_noise_are_recovered(n_neurons):
 
 def test_starts_are_compared_by_their_evidence():
     X, y = data(60)
-    alone = [make(4, random_state=0, n_init=k).fit(X, y).log_evidence_ for k in (1, 4)]
-    assert alone[1] >= alone[0] - 0.5
-    model = make(4, n_init=4, max_iter=500).fit(X, y)
-    assert np.max(model.convergence_log_["log_evidence"]) == model.log_evidence_
+    first = make(4).fit(X, y)
+    model = make(4, n_init=4).fit(X, y)
+    assert model.n_iter_ > first.n_iter_
+    assert model.log_evidence_ >= first.log_evidence_
 
 
 def test_warm_start_continues():
