@@ -196,14 +196,11 @@ class SegmentsDisplay(Display):
             If X or y do not fit the estimator, if it does not break in ``feature``, or
             if ``residuals=True`` without y.
         """
-        intervals = fitted_attribute(
-            estimator, "breakpoint_interval_", DRAW_BROKEN_LINES
-        )
+        fitted_attribute(estimator, "breakpoint_interval_", DRAW_BROKEN_LINES)
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
         if feature is not None or isinstance(estimator.breakpoints_, list):
             estimator = _of_feature(estimator, feature)
-            intervals = estimator.breakpoint_interval_
         # Over the range of the samples, with the linear features at their means.
         fit, mean_of = estimator._fit, estimator._family.mean
         x, _ = several.split(estimator, X)
@@ -227,7 +224,7 @@ class SegmentsDisplay(Display):
             lower=mean_of(response - fit.half_width * std),
             upper=mean_of(response + fit.half_width * std),
             breakpoints=estimator.breakpoints_,
-            intervals=intervals,
+            intervals=estimator.breakpoint_interval_,
             x=to_user(x),
             y=None if error is None else mean_of(predict(x)[0]) + error,
             residuals=error if residuals else None,

@@ -88,9 +88,8 @@ def grown_if_worthwhile(rows, state, report, options):
     # The next step is the first to give them coefficients.
     output = np.concatenate([output, np.zeros((len(planes), model.n_values))])
     theta = model.join(output, [np.concatenate([first, planes])])
-    net = state.net._replace(
-        theta=theta, alpha=state.alpha, beta=state.beta, model=model
-    )
+    found = {"alpha": state.alpha, "beta": state.beta}
+    net = state.net._replace(theta=theta, model=model, **found)
     progress = evidence_gn.Progress(before_growth=max(progress.highest, value))
     state = evidence_gn.init_at(rows, net, options)._replace(
         iteration=state.iteration, criterion=state.criterion, progress=progress
@@ -112,8 +111,7 @@ def promising_hyperplanes(rows, state, options):
        Bayesian models", AISTATS 2003.
     """
     model, (_, (first,)) = state.net.model, state.net.model.split(state.theta)
-    every = max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x)))
-    few, share = rows.every(every)
+    few, share = rows.every(max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x))))
     x, seen = few.x, list(model.features)
     rng = np.random.RandomState(options.seed % 2**31 + model.sizes[1])
     deviations = state.alpha[3:].take(seen) ** -0.5
@@ -239,8 +237,8 @@ def step_from_sample(data, state, options):
         state, stop = SampleState.of(inner), stop or "max_iter"
         report = report._replace(stop=stop, inner_iterations=n_steps)
     else:
-        # The network has grown on the sample.
-        state, report = step(rows, state, options._replace(first_size=None))
+        as_it_is = options._replace(first_size=None)  # it has grown on the sample
+        state, report = step(rows, state, as_it_is)
         n_rows = rows.n_rows
     return state, report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
 
