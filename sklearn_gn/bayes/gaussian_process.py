@@ -278,18 +278,18 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
     starts = []
     for columns in choices:
         z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
-        lengths, own, linear = np.array(_LENGTHS) * math.sqrt(d), [], 1 + z @ z.T
-        for j in range(d):
+        lengths, own, of_single = np.array(_LENGTHS) * math.sqrt(d), [], pairs_of(z)
+        others = np.eye(len(z)) + _FIRST * (1 + z @ z.T)
+        for squares in of_single[0]:
             for i, rho in enumerate(lengths**-2.0):
-                alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(z[:, [j]], z[:, [j]])
-                alone += _FIRST * linear
+                alone = squareform(np.exp(-rho / 2 * squares), checks=False) + others
                 root = factor(alone, NOISES[-1] / count, overwrite=True)
                 square = max(np.sum(root.solve(y) * y), _TINY)
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
             own.append(lengths[np.argmin(value)])
         kinds = [(-math.inf, pairs_of(z[:, :0]))]
         if d > 1:
-            kinds.append((math.log(_FIRST), pairs_of(z)))
+            kinds.append((math.log(_FIRST), of_single))
         cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
         for length, noise, (mu, pairs) in product([*lengths, own], noises, kinds):
             rho = -2 * np.log(np.broadcast_to(length, d))

@@ -105,14 +105,16 @@ def step(rows, state, options, seed):
     largest = np.finfo(np.float32).max ** 0.25
     dtype = np.float32 if np.max(np.abs(rows.x)) < largest else np.float64
 
+    of_part = left_out_part(rows) if lacks_part else None
+
     def after_epoch(job):
         number, member = job
         seen = rows
         if lacks_part:
-            kept = left_out_part(rows) != number % N_PARTS
+            kept = of_part != number % N_PARTS
             weight = rows.weight[kept]
             seen = Rows(rows.x[kept], rows.y[kept], weight / np.sum(weight))
-        rng = np.random.RandomState([seed, number, epoch])
+        rng = np.random.default_rng([seed, number, epoch])
         settings = options.n_effective, damping, dtype
         return run_epoch(member, seen, *settings, rng, slice(part, None, parts))
 
