@@ -218,18 +218,21 @@ def fitted(kernel, x, y, count, **words):
     )
 
 
-def search(rows, order, features, noises, is_worth, **words):
+def search(rows, order, features, noises, is_worth, picks, **words):
     """Return the :class:`FittedProcess` of highest evidence, or ``()``.
 
     The rows, with counts as weights, are searched in a random ``order``. The process
-    sees ``features``, numbers of some, or those of them that :func:`selected` returns.
-    The ``noises`` are first variances. A process of some rows, and the numbers of
-    these, are handed to ``is_worth``: if it is, the search goes on, and a process of
-    all rows is asked too.
+    sees ``features``, numbers of some, unless it ``picks`` from very many, or those of
+    them that :func:`selected` returns. The ``noises`` are first variances. A process of
+    some rows, and the numbers of these, are handed to ``is_worth``: if it is, the
+    search goes on, and a process of all rows is asked too.
     """
+    choices = () if picks else tuple(sorted(features)), selected(*rows, features)
+    choices = list(filter(None, dict.fromkeys(choices)))
+    if not choices:
+        return ()
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-    choices = dict.fromkeys([tuple(sorted(features)), selected(*rows, features)])
-    start = first_kernel(*(a[first] for a in rows), list(filter(None, choices)), noises)
+    start = first_kernel(*(a[first] for a in rows), choices, noises)
     words["columns"], rows = start.columns, (rows[0][:, start.columns], *rows[1:])
     part = [a[few] for a in rows]
     found = fitted(Kernel.of(start.x), *part, **words)

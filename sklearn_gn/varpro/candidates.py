@@ -64,13 +64,9 @@ def set_fitted(estimator, run, rows, options, factors):
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
     if members[0].model.shapes() and (classifies or options.evidence.alpha is None):
-        seen = left_out_rows(rows)
-        found = (kinds_of_classes if classifies else of_kinds)(small, rows, options)
         process = state.process if options.is_open else None
-        kinds, log_p = with_process(process, *found, seen, options)
-        if wide:
-            given = kinds, log_p, seen, rows, options
-            kinds, log_p, seen = with_wide(wide, state.wide.lacking or wide, *given)
+        of_wide = (wide, state.wide.lacking or wide) if wide else ()
+        kinds, log_p, seen = candidates_of(small, rows, options, process, *of_wide)
         share = stacking.weights_of_targets(log_p, seen.weight, n)
         members = with_shares(kinds, share)
     members = list(members)
@@ -91,10 +87,8 @@ def set_fitted(estimator, run, rows, options, factors):
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     if options.evidence.alpha is not None:
         estimator.alpha_method_ = "fixed"
-    best = max(networks, key=lambda s: s.log_evidence)
-    estimator.gram_spectrum_ = np.zeros(0)
-    if best.gram is not None:
-        estimator.gram_spectrum_ = laplace.spectrum(best.gram)
+    gram = max(networks, key=lambda s: s.log_evidence).gram
+    estimator.gram_spectrum_ = np.zeros(0) if gram is None else laplace.spectrum(gram)
     share = shares(members)
     if small:
         # Each start is as probable as the others before the data are seen.
@@ -205,6 +199,14 @@ def with_summaries(members, rows, options):
 
 
 # --- candidates ----------------------------------------------------------------------
+
+
+def candidates_of(small, rows, options, process=None, wide=(), lacking=()):
+    """Return members by kinds, log densities (m, k) of each kind, and their rows."""
+    seen, squared = left_out_rows(rows), (small or wide)[0].model.loss == "squared"
+    found = (of_kinds if squared else kinds_of_classes)(small, rows, options)
+    found = *with_process(process, *found, seen, options), seen
+    return with_wide(wide, lacking, *found, rows, options) if wide else found
 
 
 def of_kinds(members, rows, options):
@@ -336,26 +338,24 @@ def with_wide(wide, lacking, kinds, log_p, seen, rows, options):
 
 def wide_have_share(small, wide, rows, options, process):
     """Whether wide members have a share beside all other candidates."""
-    small, seen = with_summaries(small, rows, options), left_out_rows(rows)
-    found = kinds_of_classes(small, rows, options)
-    found = with_process(process, *found, seen, options)
-    _, log_p, seen = with_wide(wide, wide, *found, seen, rows, options)
-    n_effective = options.evidence.n_effective
-    return stacking.weights_of_targets(log_p, seen.weight, n_effective)[-1, 0] > 0
+    given = with_summaries(small, rows, options), rows, options, process, wide, wide
+    (_, log_p, seen), n = candidates_of(*given), options.evidence.n_effective
+    return stacking.weights_of_targets(log_p, seen.weight, n)[-1, 0] > 0
 
 
-def beside_process(members, rows, options, process):
+def beside_process(members, rows, options, process, wide=(), lacking=()):
     """Return a Gaussian process, and the share of networks beside other candidates.
 
     The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is searched for if it
     is None, and empty where it is not worth its place. Classes are its targets as
-    values of the output layer, 0 and 1, or -1 and 1 of two.
+    values of the output layer, 0 and 1, or -1 and 1 of two. Where all networks are
+    ``wide`` ones, since the columns are many, it sees picked ones alone.
     """
-    n_effective, loss = options.evidence.n_effective, members[0].model.loss
-    some = left_out_rows(rows)
+    model, some = (members or wide)[0].model, left_out_rows(rows)
+    n_effective, loss = options.evidence.n_effective, model.loss
     part = some._replace(weight=some.weight / np.sum(some.weight))
-    of_each = of_kinds if loss == "squared" else kinds_of_classes
-    kinds, log_p = of_each(with_summaries(members, part, options), rows, options)
+    small = with_summaries(members, part, options)
+    kinds, log_p, _ = candidates_of(small, rows, options, None, wide, lacking)
 
     def beside(process, index):
         """Log densities of some rows, the last by their process, and their weights."""
@@ -367,18 +367,19 @@ def beside_process(members, rows, options, process):
     if process is None:
         y, center, noises = some.y, 0.0, gaussian_process.NOISES
         if loss != "squared":  # whose classes overlap
-            y, noises = contrasts(y, members[0].model.n_values), noises[-1:]
+            y, noises = contrasts(y, model.n_values), noises[-1:]
             center = part.weight @ y
         counts = Rows(some.x, y - center, n_effective * some.weight)
         process = gaussian_process.search(
             *(counts, order, Units.varying(*counts), noises),
             lambda *found: stacking.is_worth(*beside(*found)),
+            picks=bool(wide),
             loss=loss,
             center=center,
         )
-    n_kinds = sum(bool(own[0].model.activations) for own in kinds)
-    share = stacking.weights_of_targets(*beside(process, np.sort(order)))[:n_kinds]
-    return process, float(np.sum(np.mean(share, axis=1)))
+    of_networks = [bool(own[0].model.activations) for own in kinds]
+    share = stacking.weights_of_targets(*beside(process, np.sort(order)))
+    return process, float(np.sum(np.mean(share[: len(kinds)][of_networks], axis=1)))
 
 
 # --- the shares ----------------------------------------------------------------------

@@ -332,6 +332,9 @@ def step(rows, state, options):
             goes_on = of_wide.stop == "tol" and wide_have_share(*given)
             wide = others if goes_on else None
             of_wide = of_wide._replace(stop=None) if wide else None
+        elif of_wide.stop == "tol" and not options.n_evidence:
+            given = (), rows, options, wide.fitted, wide.lacking
+            state = _beside_process(state, *given)
     reports, shown = (report, of_wide), report or of_wide
     waits = wide is not None and not wide.fitted
     runs_on = waits or any(r is not None and r.stop is None for r in reports)
@@ -374,11 +377,8 @@ def _next_round(rows, state, report, options):
     if not state.tries or now - highest > _WORTH * tol * n:
         ended = running if state.tries else before + running
         state = state._replace(ended=ended, reason=report.stop)
-        # The process may take as long as the networks did.
-        in_time = time.perf_counter() <= options.half_time
-        if options.is_open and report.stop != "rounding" and in_time:
-            found = beside_process(ended, rows, options, state.process)
-            state = state._replace(process=found[0], share=found[1])
+        if report.stop != "rounding":
+            state = _beside_process(state, ended, rows, options)
     # 2. A deeper network, or as many further members as are worth it.
     n_neurons = sum(ended[0].model.sizes[1:])
     rng = np.random.RandomState([options.seed, len(ended), n_neurons])
@@ -411,6 +411,15 @@ def _next_round(rows, state, report, options):
     state = state._replace(tries=models[0] is deeper)
     state = _with_round(rows, state, members, options.evidence)
     return state, report._replace(stop=None)
+
+
+def _beside_process(state, members, rows, options, *wide):
+    """Return the state that knows of a Gaussian process, if all candidates are open."""
+    # The process may take as long as the networks did.
+    if options.is_open and time.perf_counter() <= options.half_time:
+        found = beside_process(members, rows, options, state.process, *wide)
+        state = state._replace(process=found[0], share=found[1])
+    return state
 
 
 def _n_members(members, rows, tol, share):

@@ -104,7 +104,6 @@ def step(rows, state, options, seed):
     # Products of products must fit into single precision.
     largest = np.finfo(np.float32).max ** 0.25
     dtype = np.float32 if np.max(np.abs(rows.x)) < largest else np.float64
-
     of_part = left_out_part(rows) if lacks_part else None
 
     def after_epoch(job):
