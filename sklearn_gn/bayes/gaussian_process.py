@@ -13,15 +13,13 @@ noise, the covariance of the targets is v C with
 where c is the number of observations that a row stands for (Duvenaud, Nickisch and
 Rasmussen, "Additive Gaussian Processes", 2011, whose first and last orders these are: a
 product alone learns a sum of many functions from very many rows only). One length
-serves all functions of single features; one for each would let many useless features
-fit the noise. The scale v has the closed form :math:`y^T C^{-1} y / N` of highest
-evidence; all other parameters are found by L-BFGS on their logarithms, from the best of
-several starting values: networks that start from smooth functions do not find
-oscillations, and their evidence has a maximum for each. Inverse lengths
-:math:`\rho_j^{1/2}` have the prior density :math:`(1 + \rho_j / \rho_0)^{-1/2}`, which
-prefers no scale, but lengths beyond the range of the rows to all others: many useless
-features would else fit the noise. The derivatives of the log evidence are sums over one
-matrix,
+serves all functions of single features. The scale v has the closed form
+:math:`y^T C^{-1} y / N` of highest evidence; all other parameters are found by L-BFGS
+on their logarithms, from the best of several starting values: the evidence of
+oscillations has many maxima. Inverse lengths :math:`\rho_j^{1/2}` have the prior
+density :math:`(1 + \rho_j / \rho_0)^{-1/2}`, which prefers no scale, but lengths
+beyond the range of the rows to all others: many useless features would else fit the
+noise. The derivatives of the log evidence are sums over one matrix,
 
 .. math::
     W = \sum_t \alpha_t \alpha_t^T / v - k C^{-1}, \qquad \alpha_t = C^{-1} y_t,
@@ -282,10 +280,10 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
     for columns in choices:
         z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
         lengths, own, of_single = np.array(_LENGTHS) * math.sqrt(d), [], pairs_of(z)
-        others = np.eye(len(z)) + _FIRST * (1 + z @ z.T)
+        linear = np.eye(len(z)) + _FIRST * (1 + z @ z.T)
         for squares in of_single[0]:
             for i, rho in enumerate(lengths**-2.0):
-                alone = squareform(np.exp(-rho / 2 * squares), checks=False) + others
+                alone = squareform(np.exp(-rho / 2 * squares), checks=False) + linear
                 root = factor(alone, NOISES[-1] / count, overwrite=True)
                 square = max(np.sum(root.solve(y) * y), _TINY)
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det

@@ -20,13 +20,11 @@ residuals r = w sigmoid(-f), R^2 = w h and D the damping and penalties, the step
 with K = Q D^-1 Q^T. The derivatives in an affine map are products of its inputs and of
 what is propagated back to it, and K is a sum of products of their Gram matrices.
 
-In smaller tables wide members stand beside small ones by the evidence. The two kinds
-err differently: the evidence finds how noisy the classes are, but takes classes that
-are nearly separable for noisier than they are; wide networks do well there, and fit
-noise where classes overlap. Rows that a fit has not seen tell
-(:mod:`sklearn_gn.varpro.candidates`): each wide member is fitted without a quarter of
-the rows, another one for each member, before it sees all of them. The first is fitted
-alone, the others only if it has a share beside all other candidates.
+In smaller tables wide members stand beside small ones by the evidence, which takes
+classes that are nearly separable for noisier than they are; wide networks do well
+there, and fit noise where classes overlap. Rows that a fit has not seen tell: each wide
+member is fitted without another quarter of the rows before it sees all of them. The
+first is fitted alone, the others only if it has a share beside all other candidates.
 """
 
 import math
