@@ -23,6 +23,7 @@ well determined. Weights count as repetitions of rows.
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import gammaln
 
 from sklearn_gn.linalg.factors import determined, factor, orthogonal_factors
 
@@ -143,3 +144,16 @@ def parameters_of_penalties(gamma, groups):
     share = np.clip(gamma / np.maximum(sizes, 1), 0, 1)
     more = np.where(share > SWITCHED_OFF, 2 * (1 - share), 0)
     return float(min(np.sum(more), np.sum(gamma)))
+
+
+def prior_of_counts(counts):
+    """Return the prior count of every class, from counts (k,), of highest evidence.
+
+    It is that of Dirichlet's distribution of the frequencies, of one row in all classes
+    together at least: few rows do not tell nearly equal frequencies apart.
+    """
+    n, k = np.sum(counts), len(counts)
+    sizes = np.geomspace(1, (1 + n) ** 2, 100)  # above, the rows say nothing
+    prior = sizes[:, None] / k
+    value = np.sum(gammaln(counts + prior) - gammaln(prior), axis=1)
+    return prior[np.argmax(value + gammaln(sizes) - gammaln(n + sizes)), 0]

@@ -13,15 +13,13 @@ noise, the covariance of the targets is v C with
 where c is the number of observations that a row stands for (Duvenaud, Nickisch and
 Rasmussen, "Additive Gaussian Processes", 2011, whose first and last orders these are: a
 product alone learns a sum of many functions from very many rows only). One length
-serves all functions of single features; one for each would let many useless features
-fit the noise. The scale v has the closed form :math:`y^T C^{-1} y / N` of highest
-evidence; all other parameters are found by L-BFGS on their logarithms, from the best of
-several starting values: networks that start from smooth functions do not find
-oscillations, and their evidence has a maximum for each. Inverse lengths
-:math:`\rho_j^{1/2}` have the prior density :math:`(1 + \rho_j / \rho_0)^{-1/2}`, which
-prefers no scale, but lengths beyond the range of the rows to all others: many useless
-features would else fit the noise. The derivatives of the log evidence are sums over one
-matrix,
+serves all functions of single features. The scale v has the closed form
+:math:`y^T C^{-1} y / N` of highest evidence; all other parameters are found by L-BFGS
+on their logarithms, from the best of several starting values: the evidence of
+oscillations has many maxima. Inverse lengths :math:`\rho_j^{1/2}` have the prior
+density :math:`(1 + \rho_j / \rho_0)^{-1/2}`, which prefers no scale, but lengths
+beyond the range of the rows to all others: many useless features would else fit the
+noise. The derivatives of the log evidence are sums over one matrix,
 
 .. math::
     W = \sum_t \alpha_t \alpha_t^T / v - k C^{-1}, \qquad \alpha_t = C^{-1} y_t,
@@ -218,18 +216,21 @@ def fitted(kernel, x, y, count, **words):
     )
 
 
-def search(rows, order, features, noises, is_worth, **words):
+def search(rows, order, features, noises, is_worth, picks, **words):
     """Return the :class:`FittedProcess` of highest evidence, or ``()``.
 
     The rows, with counts as weights, are searched in a random ``order``. The process
-    sees ``features``, numbers of some, or those of them that :func:`selected` returns.
-    The ``noises`` are first variances. A process of some rows, and the numbers of
-    these, are handed to ``is_worth``: if it is, the search goes on, and a process of
-    all rows is asked too.
+    sees ``features``, numbers of some, unless it ``picks`` from very many, or those of
+    them that :func:`selected` returns. The ``noises`` are first variances. A process of
+    some rows, and the numbers of these, are handed to ``is_worth``: if it is, the
+    search goes on, and a process of all rows is asked too.
     """
+    choices = () if picks else tuple(sorted(features)), selected(*rows, features)
+    choices = list(filter(None, dict.fromkeys(choices)))
+    if not choices:
+        return ()
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-    choices = dict.fromkeys([tuple(sorted(features)), selected(*rows, features)])
-    start = first_kernel(*(a[first] for a in rows), list(filter(None, choices)), noises)
+    start = first_kernel(*(a[first] for a in rows), choices, noises)
     words["columns"], rows = start.columns, (rows[0][:, start.columns], *rows[1:])
     part = [a[few] for a in rows]
     found = fitted(Kernel.of(start.x), *part, **words)
@@ -278,18 +279,18 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
     starts = []
     for columns in choices:
         z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
-        lengths, own, linear = np.array(_LENGTHS) * math.sqrt(d), [], 1 + z @ z.T
-        for j in range(d):
+        lengths, own, of_single = np.array(_LENGTHS) * math.sqrt(d), [], pairs_of(z)
+        linear = np.eye(len(z)) + _FIRST * (1 + z @ z.T)
+        for squares in of_single[0]:
             for i, rho in enumerate(lengths**-2.0):
-                alone = Kernel(rho, 0.0, 0.0, 0.0, 0.0).smooth(z[:, [j]], z[:, [j]])
-                alone += _FIRST * linear
+                alone = squareform(np.exp(-rho / 2 * squares), checks=False) + linear
                 root = factor(alone, NOISES[-1] / count, overwrite=True)
                 square = max(np.sum(root.solve(y) * y), _TINY)
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
             own.append(lengths[np.argmin(value)])
         kinds = [(-math.inf, pairs_of(z[:, :0]))]
         if d > 1:
-            kinds.append((math.log(_FIRST), pairs_of(z)))
+            kinds.append((math.log(_FIRST), of_single))
         cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
         for length, noise, (mu, pairs) in product([*lengths, own], noises, kinds):
             rho = -2 * np.log(np.broadcast_to(length, d))

@@ -29,7 +29,7 @@ which compiles them for rows on its devices (:mod:`sklearn_gn.bayes.device_rows`
 
 import math
 import operator
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -520,6 +520,7 @@ def curvatures(model, u):
     return p[:, :, None] * (np.eye(k)[None] - p[:, None, :])
 
 
+@cache
 def sum_zero_basis(k):
     """Return orthonormal columns, of shape (k, k - 1), that sum to zero."""
     basis = np.zeros((k, k - 1))

@@ -1,24 +1,22 @@
 """What is known after a fit: shares of the members, and the fitted attributes.
 
-The shares come from stacking. The candidates of a regression are the networks of each
-activation, whose mean counts as one model, the linear model, and the limit of
-infinitely many neurons. Each gives the density of rows that it has not seen, from its
-Gauss-Newton matrix or its kernel; the weights of :mod:`sklearn_gn.bayes.stacking`, one
-set for each target, are the shares. So networks that follow noise give way to the
-linear model, and too small ones to the process, without a rule of size, noise or kind.
+The candidates of a regression are the networks of each activation, whose mean counts
+as one model, the linear model, and a Gaussian process. Each gives the density of rows
+that it has not seen, from its Gauss-Newton matrix or its kernel; the weights of
+:mod:`sklearn_gn.bayes.stacking`, one set for each target, are the shares. So networks
+that follow noise give way to the linear model, and too small ones to the process.
 
 A classification has the small networks by the evidence, the wide ones, a process, and
 the frequencies of the classes. Of the small networks
-:func:`~sklearn_gn.bayes.laplace.left_out_values` tells the values at left-out rows,
-and each wide one has been fitted without a part of them. The process is fitted to the
-classes as numbers, and logits are a multiple of its values. This factor t, and one of
-the logits of the wide ones, have the highest density at left-out rows, at the cost
-``2 log^2 t`` in units of the log density of all rows, which keeps few rows from
-deciding. A process of some rows that is not worth its place, or a first wide member
-that has no share, ends the search for its kind.
+:func:`~sklearn_gn.bayes.laplace.left_out_values` tells the values at left-out rows, and
+each wide one has been fitted without a part of them. The process is fitted to the
+classes as numbers, and logits are a multiple of its values, as of those of the wide
+ones (:func:`~sklearn_gn.bayes.stacking.best_factor`). A process of some rows that is
+not worth its place, or a first wide member without a share, ends that for its kind.
 """
 
 import math
+import time
 
 import numpy as np
 from scipy.special import logsumexp, softmax
@@ -64,13 +62,9 @@ def set_fitted(estimator, run, rows, options, factors):
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
     if members[0].model.shapes() and (classifies or options.evidence.alpha is None):
-        seen = left_out_rows(rows)
-        found = (kinds_of_classes if classifies else of_kinds)(small, rows, options)
         process = state.process if options.is_open else None
-        kinds, log_p = with_process(process, *found, seen, options)
-        if wide:
-            given = kinds, log_p, seen, rows, options
-            kinds, log_p, seen = with_wide(wide, state.wide.lacking or wide, *given)
+        of_wide = (wide, state.wide.lacking or wide) if wide else ()
+        kinds, log_p, seen = candidates_of(small, rows, options, process, *of_wide)
         share = stacking.weights_of_targets(log_p, seen.weight, n)
         members = with_shares(kinds, share)
     members = list(members)
@@ -91,10 +85,8 @@ def set_fitted(estimator, run, rows, options, factors):
     estimator.alpha_method_ = "lanczos" if "lanczos" in methods else methods.pop()
     if options.evidence.alpha is not None:
         estimator.alpha_method_ = "fixed"
-    best = max(networks, key=lambda s: s.log_evidence)
-    estimator.gram_spectrum_ = np.zeros(0)
-    if best.gram is not None:
-        estimator.gram_spectrum_ = laplace.spectrum(best.gram)
+    gram = max(networks, key=lambda s: s.log_evidence).gram
+    estimator.gram_spectrum_ = np.zeros(0) if gram is None else laplace.spectrum(gram)
     share = shares(members)
     if small:
         # Each start is as probable as the others before the data are seen.
@@ -120,10 +112,9 @@ def set_fitted(estimator, run, rows, options, factors):
         FittedMember(estimator, member, scaling, laplace.one_or_each(own))
         for member, own in zip(members, share, strict=True)
     ]
-    mean_share = np.mean(share, axis=1)
-    has_share = mean_share > 0  # no part of an infinite loss is none
-    losses = np.array([member.known.loss for member in members])
-    estimator.loss_ = float(mean_share[has_share] @ losses[has_share])
+    pairs = zip(np.mean(share, axis=1), members, strict=True)
+    # No part of an infinite loss is none.
+    estimator.loss_ = float(sum(own * m.known.loss for own, m in pairs if own > 0))
     _set_output_layer(estimator, members, share, scaling)
 
 
@@ -136,9 +127,8 @@ def _mean(values, share):
 def _set_noise(estimator, members, rows, options, observed):
     """Set the noise that the mean of the members leaves, and its degrees of freedom.
 
-    For a given set of penalties the members are nearly linear in the targets, and their
-    mean has the mean of their effective parameters; a process counts them on its own
-    rows. ``observed`` are the rows with the targets as they were observed.
+    The members are nearly linear in the targets, and their mean has the mean of their
+    effective parameters. ``observed`` are the rows with the targets as observed.
     """
     n_effective, k = options.evidence.n_effective, observed.y.shape[1]
     each = [
@@ -207,6 +197,14 @@ def with_summaries(members, rows, options):
 # --- candidates ----------------------------------------------------------------------
 
 
+def candidates_of(small, rows, options, process=None, wide=(), lacking=()):
+    """Return members by kinds, log densities (m, k) of each kind, and their rows."""
+    seen, squared = left_out_rows(rows), (small or wide)[0].model.loss == "squared"
+    found = (of_kinds if squared else kinds_of_classes)(small, rows, options)
+    found = *with_process(process, *found, seen, options), seen
+    return with_wide(wide, lacking, *found, rows, options) if wide else found
+
+
 def of_kinds(members, rows, options):
     """Return networks and the linear model by kinds, and the density of each kind."""
     n_effective, some = options.evidence.n_effective, left_out_rows(rows)
@@ -261,11 +259,7 @@ def kinds_of_classes(small, rows, options):
         cost = stacking.COST_OF_A_PENALTY * n_penalties
         kinds.append(list(small))
         log_p.append(np.log(p) - cost / n_effective)
-    # The prior counts as one row, in all classes alike.
-    counts = n_effective * rows.weight @ rows.y + 1 / k
-    # A row that stands for several is left out once only.
-    left = counts - np.minimum(n_effective * some.weight, 1)[:, None] * some.y
-    left /= np.sum(left, axis=1, keepdims=True)
+    counts, moved = counts_of_classes(rows, some, n_effective)
     # The constant is a network without hidden layers, whose slopes are zero.
     d = rows.x.shape[1]
     model = Layers((d,), (), k if k > 2 else 1, "cross_entropy", tuple(range(d)))
@@ -274,15 +268,23 @@ def kinds_of_classes(small, rows, options):
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
     theta = model.join(output, [])
     kinds.append([Member(RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model))])
-    log_p.append(np.sum(some.y * np.log(left), axis=1))
+    log_p.append(stacking.log_probabilities(np.log(counts) + moved, some.y))
     return kinds, [own[:, None] for own in log_p]
+
+
+def counts_of_classes(rows, some, n_effective):
+    """Return the counts, and the log factors of some rows' odds if one is left out."""
+    counts = n_effective * rows.weight @ rows.y
+    counts = counts + evidence.prior_of_counts(counts)
+    # A row that stands for several is left out once only.
+    once = np.minimum(n_effective * some.weight, 1)[:, None]
+    return counts, np.log1p(-once * some.y / counts)
 
 
 def with_process(found, kinds, log_p, rows, options):
     """Return kinds and their log densities with those of a fitted process, if any.
 
-    Its values of classes are probabilities but for the noise; logits are a multiple of
-    them. The factor counts as a penalty.
+    Logits are a multiple of its values of classes. The factor counts as a penalty.
     """
     if not found:
         return kinds, log_p
@@ -322,40 +324,44 @@ def with_process(found, kinds, log_p, rows, options):
 def with_wide(wide, lacking, kinds, log_p, seen, rows, options):
     """Return kinds with the wide members, and log densities of rows that tell of them.
 
-    Each of the ``lacking`` was fitted without another part of the rows.
+    Each of the ``lacking`` was fitted without another part of the rows, whose classes
+    have the same shares: the odds of a left-out one move as those of the frequencies.
     """
     part = left_out_rows(rows._replace(y=left_out_part(rows))).y
     kept = np.flatnonzero(part < len(wide))
     values = np.array([member.values(seen.x) for member in lacking])
     logits, seen = values[part[kept], kept], Rows(*(a[kept] for a in seen))
     weight = options.evidence.n_effective * seen.weight
-    factor, own = stacking.best_factor(all_classes(logits), seen.y, weight)
+    _, moved = counts_of_classes(rows, seen, options.evidence.n_effective)
+    factor, own = stacking.best_factor(all_classes(logits) + moved, seen.y, weight)
     wide = [one.with_output(factor) for one in wide]
     return [*kinds, wide], [*(p[kept] for p in log_p), own[:, None]], seen
 
 
 def wide_have_share(small, wide, rows, options, process):
     """Whether wide members have a share beside all other candidates."""
-    small, seen = with_summaries(small, rows, options), left_out_rows(rows)
-    found = kinds_of_classes(small, rows, options)
-    found = with_process(process, *found, seen, options)
-    _, log_p, seen = with_wide(wide, wide, *found, seen, rows, options)
-    n_effective = options.evidence.n_effective
-    return stacking.weights_of_targets(log_p, seen.weight, n_effective)[-1, 0] > 0
+    given = with_summaries(small, rows, options), rows, options, process, wide, wide
+    (_, log_p, seen), n = candidates_of(*given), options.evidence.n_effective
+    return stacking.weights_of_targets(log_p, seen.weight, n)[-1, 0] > 0
 
 
-def beside_process(members, rows, options, process):
-    """Return a Gaussian process, and the share of networks beside other candidates.
+def beside_process(state, members, rows, options, wide=(), lacking=()):
+    """Return a state with a Gaussian process, and the share of networks beside it.
 
     The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is searched for if it
     is None, and empty where it is not worth its place. Classes are its targets as
-    values of the output layer, 0 and 1, or -1 and 1 of two.
+    values of the output layer, 0 and 1, or -1 and 1 of two. Where all networks are
+    ``wide`` ones, since the columns are many, it sees picked ones alone.
     """
-    n_effective, loss = options.evidence.n_effective, members[0].model.loss
-    some = left_out_rows(rows)
+    # The process may take as long as the networks did.
+    if not options.is_open or time.perf_counter() > options.half_time:
+        return state
+    process = state.process
+    model, some = (members or wide)[0].model, left_out_rows(rows)
+    n_effective, loss = options.evidence.n_effective, model.loss
     part = some._replace(weight=some.weight / np.sum(some.weight))
-    of_each = of_kinds if loss == "squared" else kinds_of_classes
-    kinds, log_p = of_each(with_summaries(members, part, options), rows, options)
+    small = with_summaries(members, part, options)
+    kinds, log_p, _ = candidates_of(small, rows, options, None, wide, lacking)
 
     def beside(process, index):
         """Log densities of some rows, the last by their process, and their weights."""
@@ -367,18 +373,20 @@ def beside_process(members, rows, options, process):
     if process is None:
         y, center, noises = some.y, 0.0, gaussian_process.NOISES
         if loss != "squared":  # whose classes overlap
-            y, noises = contrasts(y, members[0].model.n_values), noises[-1:]
+            y, noises = contrasts(y, model.n_values), noises[-1:]
             center = part.weight @ y
         counts = Rows(some.x, y - center, n_effective * some.weight)
         process = gaussian_process.search(
             *(counts, order, Units.varying(*counts), noises),
             lambda *found: stacking.is_worth(*beside(*found)),
+            picks=bool(wide),
             loss=loss,
             center=center,
         )
-    n_kinds = sum(bool(own[0].model.activations) for own in kinds)
-    share = stacking.weights_of_targets(*beside(process, np.sort(order)))[:n_kinds]
-    return process, float(np.sum(np.mean(share, axis=1)))
+    of_networks = [bool(own[0].model.activations) for own in kinds]
+    share = stacking.weights_of_targets(*beside(process, np.sort(order)))
+    share = float(np.sum(np.mean(share[: len(kinds)][of_networks], axis=1)))
+    return state._replace(process=process, share=share)
 
 
 # --- the shares ----------------------------------------------------------------------
@@ -406,8 +414,7 @@ def with_shares(kinds, weights):
 class FittedMember:
     """One member of a committee: it predicts, and says what the evidence chose.
 
-    It is a network, or without hidden layers the linear model, the class frequencies,
-    or a Gaussian process.
+    It is a network, the linear model, the class frequencies, or a Gaussian process.
 
     Attributes
     ----------

@@ -17,19 +17,16 @@ where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of 
 .. math:: \frac12 \log \frac{1 + \tau (1 + 1 / m)}{1 + \tau (1 + 1 / (m + 1))}.
 
 That gain counts by the share that networks have beside a linear model and a Gaussian
-process (:mod:`sklearn_gn.varpro.candidates`). What :math:`\tau` will be of a single
-deeper network, the members before it tell. So tables in which starts differ by less
+process (:mod:`sklearn_gn.varpro.candidates`). So tables in which starts differ by less
 than the noise have two members, as have those that the process predicts better. A fit
-that is stopped returns the members that are fitted, without a deeper network that has
-not ended.
+that is stopped returns no deeper network that has not ended.
 
 A member of many rows is fitted to some of them first, ten a parameter, and takes its
 last steps on all rows. In a regression, a feature that the evidence has switched off
-leaves the first layer, not the linear term: later steps and rounds are much cheaper.
+leaves the first layer, not the linear term.
 """
 
 import math
-import time
 from functools import partial
 from itertools import cycle, islice
 from numbers import Real
@@ -71,11 +68,10 @@ def plan(estimator, X, y, weight):
     They are :class:`~sklearn_gn.bayes.layers.Layers`, with the number of those whose
     penalties the evidence chooses, which stand first; the others' are fixed.
 
-    Its penalties are chosen by the evidence, or given, for fully connected networks
-    that the default solver fits. One number as ``alpha`` with layers of given sizes is
-    the problem of variable projection as it is published. Many classes in many rows
-    want wide networks, whose Gauss-Newton matrix is too large: the default members of a
-    classifier are wide there. In smaller tables four of them are.
+    It has fully connected networks that the default solver fits. One number as
+    ``alpha`` with layers of given sizes is the problem of variable projection as it is
+    published. The default members of a classifier are wide where small ones have too
+    large a matrix; in smaller tables four of them are.
     """
     alpha, loss, n_init = estimator.alpha, estimator._loss, estimator.n_init
     solver, plain = estimator._solver_object(), estimator._short_forms["gnvpro"]
@@ -332,6 +328,9 @@ def step(rows, state, options):
             goes_on = of_wide.stop == "tol" and wide_have_share(*given)
             wide = others if goes_on else None
             of_wide = of_wide._replace(stop=None) if wide else None
+        elif of_wide.stop == "tol" and not options.n_evidence:
+            given = (), rows, options, wide.fitted, wide.lacking
+            state = beside_process(state, *given)
     reports, shown = (report, of_wide), report or of_wide
     waits = wide is not None and not wide.fitted
     runs_on = waits or any(r is not None and r.stop is None for r in reports)
@@ -374,11 +373,8 @@ def _next_round(rows, state, report, options):
     if not state.tries or now - highest > _WORTH * tol * n:
         ended = running if state.tries else before + running
         state = state._replace(ended=ended, reason=report.stop)
-        # The process may take as long as the networks did.
-        in_time = time.perf_counter() <= options.half_time
-        if options.is_open and report.stop != "rounding" and in_time:
-            found = beside_process(ended, rows, options, state.process)
-            state = state._replace(process=found[0], share=found[1])
+        if report.stop != "rounding":
+            state = beside_process(state, ended, rows, options)
     # 2. A deeper network, or as many further members as are worth it.
     n_neurons = sum(ended[0].model.sizes[1:])
     rng = np.random.RandomState([options.seed, len(ended), n_neurons])

@@ -20,13 +20,11 @@ residuals r = w sigmoid(-f), R^2 = w h and D the damping and penalties, the step
 with K = Q D^-1 Q^T. The derivatives in an affine map are products of its inputs and of
 what is propagated back to it, and K is a sum of products of their Gram matrices.
 
-In smaller tables wide members stand beside small ones by the evidence. The two kinds
-err differently: the evidence finds how noisy the classes are, but takes classes that
-are nearly separable for noisier than they are; wide networks do well there, and fit
-noise where classes overlap. Rows that a fit has not seen tell
-(:mod:`sklearn_gn.varpro.candidates`): each wide member is fitted without a quarter of
-the rows, another one for each member, before it sees all of them. The first is fitted
-alone, the others only if it has a share beside all other candidates.
+In smaller tables wide members stand beside small ones by the evidence, which takes
+classes that are nearly separable for noisier than they are; wide networks do well
+there, and fit noise where classes overlap. Rows that a fit has not seen tell: each wide
+member is fitted without another quarter of the rows before it sees all of them. The
+first is fitted alone, the others only if it has a share beside all other candidates.
 """
 
 import math
@@ -104,15 +102,16 @@ def step(rows, state, options, seed):
     # Products of products must fit into single precision.
     largest = np.finfo(np.float32).max ** 0.25
     dtype = np.float32 if np.max(np.abs(rows.x)) < largest else np.float64
+    of_part = left_out_part(rows) if lacks_part else None
 
     def after_epoch(job):
         number, member = job
         seen = rows
         if lacks_part:
-            kept = left_out_part(rows) != number % N_PARTS
+            kept = of_part != number % N_PARTS
             weight = rows.weight[kept]
             seen = Rows(rows.x[kept], rows.y[kept], weight / np.sum(weight))
-        rng = np.random.RandomState([seed, number, epoch])
+        rng = np.random.default_rng([seed, number, epoch])
         settings = options.n_effective, damping, dtype
         return run_epoch(member, seen, *settings, rng, slice(part, None, parts))
 

@@ -28,7 +28,7 @@ REGRESSORS = [VarProNetRegressor, ShallowReLURegressor]
 # -- Accuracy
 
 
-@pytest.mark.parametrize("n_classes", [12, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_classes", [12, 24])
 def test_labels_of_pure_noise(n_classes):
     excess = []
     for seed in range(2):

@@ -854,7 +854,12 @@ def test_networks_of_classes_start_from_what_is_linear(k):
 
 @pytest.mark.parametrize(
     ("kind", "shape"),
-    [(VarProNetRegressor, (50, 200)), (VarProNetClassifier, (80, 100))],
+    [
+        (VarProNetRegressor, (50, 200)),
+        (VarProNetClassifier, (80, 100)),
+        (VarProNetClassifier, (60, 200)),
+        (VarProNetClassifier, (200, 400)),
+    ],
 )
 def test_few_rows_with_many_columns(kind, shape):
     # Two columns matter. What they allow if they are known tells how good a fit can be.

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import minimize_scalar
 from scipy.special import expit
+from scipy.stats import dirichlet_multinomial
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_gaussian_quantiles
 from sklearn.exceptions import ConvergenceWarning
@@ -251,6 +253,19 @@ def test_labels_of_noise_have_the_frequencies_of_the_classes():
     model = VarProNetClassifier(random_state=0).fit(X, y)
     X, y = rng.standard_normal((3000, 6)), rng.randint(3, size=3000)
     assert log_loss(y, model.predict_proba(X)) < np.log(3) + 0.02
+
+
+def test_frequencies_of_classes_have_the_prior_of_highest_evidence():
+    counts = np.array([30, 22, 20, 18, 10])
+    X = np.random.default_rng(0).standard_normal((100, 2))
+    model = VarProNetClassifier(random_state=0).fit(X, np.repeat(range(5), counts))
+
+    def lack(prior):
+        return -dirichlet_multinomial.logpmf(counts, np.full(5, prior), 100)
+
+    prior = minimize_scalar(lack, bounds=(0.2, 1000), method="bounded").x
+    p = model.estimators_[-1].predict_proba(X[:1])[0]
+    assert_allclose(p, (counts + prior) / (100 + 5 * prior), rtol=0.005)
 
 
 def test_wide_members_predict_classes_that_are_separable():
