@@ -183,6 +183,7 @@ def test_a_network_of_the_users_that_gives_nan_is_named():
         far.fit(X, X[:, 0]).predict([[0.0], [3.0]])
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("n_neurons", [2, "auto"])
 @pytest.mark.repeats
 def test_a_cell_beyond_single_precision_counts_as_a_limit(n_neurons):
@@ -190,7 +191,7 @@ def test_a_cell_beyond_single_precision_counts_as_a_limit(n_neurons):
     X, y = rng.standard_normal((8, 2)), rng.standard_normal(8)
     X[0, 1], weight = 1e80, np.where(np.arange(8) > 0, 1.0, 1e-200)
     model = hostile.CLASSES["ShallowReLURegressor"](
-        n_neurons, solver="kfra", alpha=0, dtype="float32"
+        n_neurons, solver="kfra", alpha=0, dtype="float32", random_state=0
     )
     model.fit(X, y, sample_weight=weight)
     assert np.isfinite(model.predict(X)).all()
