@@ -82,10 +82,9 @@ class ShallowReLURegressor(
     Parameters
     ----------
     n_neurons : int or "auto", default="auto"
-        Number of neurons, each with one breaking hyperplane. "auto": at first at most
-        20, of which the penalties switch some off, then more as long as these raise the
-        evidence; with one feature, ``alpha=0`` or another solver, ``criterion`` chooses
-        among up to 64 (one feature) or 32 (several).
+        Number of neurons, each with one breaking hyperplane. "auto": 20 or fewer, and
+        more as long as these raise the evidence; with one feature, ``alpha=0`` or
+        another solver, ``criterion`` chooses among up to 64 (one feature) or 32.
     alpha : float, dict or "auto", default="auto"
         Penalties, in scaled units. "auto": the evidence chooses them; 0 for one feature
         or another solver. A number: all of them, but if ``n_neurons`` is given, or with
@@ -103,8 +102,9 @@ class ShallowReLURegressor(
     init : str or array, default="auto"
         Initial hyperplanes: "uniform" ("auto" with one feature), "random" ("auto" with
         several), "horizontal", "vertical", or an array of rows (b, w) in units of X.
-    n_init : int, default=1
-        Number of initial networks; the best is returned.
+    n_init : int or "auto", default="auto"
+        Number of initial networks; the best is returned. "auto": 3 if the evidence
+        chooses the penalties, and then among these after some iterations; otherwise 1.
     criterion : {"bic", "aic", "gcv"}, default="bic"
         What ``n_neurons="auto"`` minimises with one feature, ``alpha=0`` or another
         solver.
@@ -232,7 +232,7 @@ class ShallowReLURegressor(
             StrOptions({"auto", "uniform", "horizontal", "vertical", "random"}),
             "array-like",
         ],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "n_init": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
     def __init__(
@@ -244,7 +244,7 @@ class ShallowReLURegressor(
         damping: float | None = None,
         rank: int | None = None,
         init: str | ArrayLike = "auto",
-        n_init: int = 1,
+        n_init: int | Literal["auto"] = "auto",
         criterion: Literal["bic", "aic", "gcv"] = "bic",
         loss: Literal["squared_error", "huber"] = "squared_error",
         max_iter: int = 200,

@@ -37,7 +37,6 @@ _SETTLED = 12  # iterations after which features may leave and neurons come
 _SAMPLE_ITERATIONS = 200  # most steps of each start on a sample of rows in chunks
 _ON_SAMPLE = 1e6  # more than what criteria of two networks differ by
 _N_CANDIDATES = 256  # hyperplanes of which new neurons are taken
-_NEW_DIRECTION = 1e-6  # share of a column that is no combination of others
 
 
 class RegularisedNetwork(NamedTuple):
@@ -53,6 +52,26 @@ class RegularisedNetwork(NamedTuple):
 # --- the iteration -------------------------------------------------------------------
 
 
+def init(rows, nets, options):
+    """Start from the network of highest evidence after some iterations on some rows."""
+    if len(nets) == 1:
+        return evidence_gn.init_at(rows, *nets, options)
+    every, best = -(-len(rows.x) // evidence_gn.SOME_ROWS), None
+    few, share = rows.every(every)
+    of_few = options._replace(n_effective=share * options.n_effective, first_size=None)
+    for net in nets:
+        state, stop = evidence_gn.init_at(few, net, of_few), None
+        while stop is None and state.iteration < _SETTLED:
+            state, report = step(few, state, of_few)
+            stop = report.stop
+        if best is None or state.criterion < best.criterion:
+            best = state
+    # The other rows may be noisier than those of the trial, which may be exact.
+    beta = best.beta if every == 1 else None
+    net = best.net._replace(theta=best.theta, alpha=best.alpha, beta=beta)
+    return evidence_gn.init_at(rows, net, options)
+
+
 def step(rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
     state, report = evidence_gn.step(rows, state, options)
@@ -60,7 +79,7 @@ def step(rows, state, options):
         return state, report
     if report.stop is None and state.iteration >= _SETTLED:
         state = evidence_gn.without_idle_features(rows, state, options)
-    if options.first_size is not None and state.iteration >= _SETTLED:
+    if options.first_size is not None and state.iteration > evidence_gn.FIRST_UPDATE:
         return grown_if_worthwhile(rows, state, report, options)
     return state, report
 
@@ -82,9 +101,9 @@ def grown_if_worthwhile(rows, state, report, options):
     planes, promised = promising_hyperplanes(rows, state, options)
     if promised <= (least if report.stop else max(least, gained)):
         return state, report
-    model = state.net.model
-    (output, (first,)), (d, n) = model.split(state.theta), model.sizes
-    model = model._replace(sizes=(d, n + len(planes)))
+    output, (first,) = state.net.model.split(state.theta)
+    d, n = state.net.model.sizes
+    model = state.net.model._replace(sizes=(d, n + len(planes)))
     # The next step is the first to give them coefficients.
     output = np.concatenate([output, np.zeros((len(planes), model.n_values))])
     theta = model.join(output, [np.concatenate([first, planes])])
@@ -125,16 +144,15 @@ def promising_hyperplanes(rows, state, options):
     gram = output_layer.T @ output_layer
     of_layer = factor(gram, evidence_gn.ROUNDING * np.trace(gram))
     columns = root * hidden[1]
-    lengths = np.sum(columns**2, axis=0)
+    least = 1e-6 * np.sum(columns**2, axis=0)  # of a column that is a new direction
     error = root * (few.y - model.values(state.theta, x))
     for rest in (columns, error):
         rest -= output_layer @ of_layer.solve(output_layer.T @ rest)
     taken, promised = [], 0.0
     while len(taken) < model.sizes[1]:
         squares = np.sum(columns**2, axis=0)
-        new = squares > _NEW_DIRECTION * lengths
-        ratio = np.sum((columns.T @ error) ** 2, axis=1) / np.where(new, squares, 1)
-        ratio = np.maximum(1, np.where(new, ratio / model.n_values, 1))
+        ratio = np.sum((columns.T @ error) ** 2, axis=1) / model.n_values
+        ratio = np.maximum(1, ratio / np.where(squares > least, squares, math.inf))
         rises = model.n_values * (ratio - 1 - np.log(ratio)) / 2
         best = int(np.argmax(rises))
         if rises[best] <= math.log(_N_CANDIDATES):
@@ -216,7 +234,7 @@ def init_on_sample(data, start, options):
     """Start on the sample; the last start goes on from there to all rows."""
     sample, of_sample, rows, _ = data
     if not isinstance(start, Continued):
-        return SampleState.of(evidence_gn.init_at(sample, start, of_sample))
+        return SampleState.of(init(sample, start, of_sample))
     state = evidence_gn.init_at(rows, start.net, options)
     if options.alpha is not None:
         return state
@@ -243,7 +261,7 @@ def step_from_sample(data, state, options):
     return state, report._replace(extra={**(report.extra or {}), "n_rows": n_rows})
 
 
-EVIDENCE_GN = Algorithm("vpgn", evidence_gn.init_at, step, compiled=False)
+EVIDENCE_GN = Algorithm("vpgn", init, step, compiled=False)
 ROBUST_GN = huber.robust(
     EVIDENCE_GN, lambda net, x: net.model.values(net.theta, x), evidence_gn.continued
 )

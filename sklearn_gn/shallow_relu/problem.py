@@ -186,7 +186,7 @@ def on_all_rows(problem, chunks, found):
         options=problem.options._replace(
             n_effective=min(float(n_observations), MOST_ROWS)
         ),
-        starts=[*problem.starts, Continued()],
+        starts=[*((start,) for start in problem.starts[0]), Continued()],
         n_effective=found.total,
         n_observations=n_observations,
     )
@@ -280,8 +280,10 @@ def _by_evidence(estimator, problem, rng):
         n = min(most, max(_FEW_NEURONS, int(n_parameters / (2 + n_distinct))))
         # A former network may have lost neurons, which come back.
         n = n if given is None else max(n, len(given))
-    n_init, init = estimator.n_init, estimator.init
-    planes = hyperplanes_of_starts(init, given, n, n_init, rows, rng)
+    n_init = estimator.n_init
+    if n_init == "auto":  # the evidence chooses among three
+        n_init = 3 if given is None else 1
+    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, rows, rng)
     features = tuple(range(n_features))
     model = Layers((n_features, n), ("relu",), n_targets, "squared", features)
     n_effective = min(float(problem.n_observations), MOST_ROWS)
@@ -311,7 +313,7 @@ def _by_evidence(estimator, problem, rng):
         first_size=model.n_parameters if estimator.n_neurons == "auto" else None,
     )
     rows = model.rows_on(estimator.device, rows)
-    return problem._replace(rows=rows, starts=starts, options=options)
+    return problem._replace(rows=rows, starts=[tuple(starts)], options=options)
 
 
 def exact_problem_of(estimator, problem, is_late):
@@ -398,8 +400,8 @@ def _by_search(estimator, problem, rng, is_late):
     if n is None:
         given, path = _select_size(estimator, problem, given, rng, is_late)
         n = len(given)
-    n_init, init = estimator.n_init, estimator.init
-    planes = hyperplanes_of_starts(init, given, n, n_init, unpadded, rng)
+    n_init = 1 if estimator.n_init == "auto" else estimator.n_init
+    planes = hyperplanes_of_starts(estimator.init, given, n, n_init, unpadded, rng)
     nets, options = np.stack(planes), fit_options(estimator, rng)
     if solver is not SEGMENTED:
         n_spare = solver.n_spare if options.relocations > 0 else 0

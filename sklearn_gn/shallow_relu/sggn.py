@@ -159,7 +159,11 @@ def direction(net, rows, options):
     design = layer_design(net, rows, active)
     error = residual(net, rows).reshape(-1, 1)
     gradient = total(design.T @ error).reshape(net.hyperplanes.shape) * size
-    design = jnp.where(options.relocations > 0, centre(design, rows.weight), design)
+    # The constants, one a target, are projected out of the design.
+    root = jnp.sqrt(rows.weight)[:, None, None]
+    blocks = design.reshape(len(rows.weight), -1, design.shape[1])
+    centred = blocks - root * total(jnp.sum(root * blocks, axis=0))[None]
+    design = jnp.where(options.relocations > 0, centred.reshape(design.shape), design)
     kept = {"rank": options.rank, "rank_tol": options.rank_tol}
     damping = 0.0 if options.damping is None else options.damping
     columns = jnp.concatenate([design, error], axis=1)
@@ -168,14 +172,6 @@ def direction(net, rows, options):
     decrease = 0.5 * total(jnp.sum(change * (2 * error - change)))
     p = jnp.where(active[:, None], s.reshape(net.hyperplanes.shape) / size, 0)
     return p, gradient, decrease
-
-
-def centre(design, weight):
-    """Project the constants, one a target, out of a design scaled by sqrt(mu)."""
-    root = jnp.sqrt(weight)[:, None, None]
-    blocks = design.reshape(weight.shape[0], -1, design.shape[1])
-    mean = total(jnp.sum(root * blocks, axis=0))
-    return (blocks - root * mean[None]).reshape(design.shape)
 
 
 def line_search(net, rows, p, options):

@@ -8,7 +8,7 @@ import pytest
 from numpydoc.docscrape import ClassDoc
 from scipy import stats
 from sklearn.base import clone
-from sklearn.datasets import load_diabetes
+from sklearn.datasets import load_diabetes, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from sklearn.model_selection import train_test_split
@@ -164,7 +164,8 @@ def test_rows_far_from_all_others_change_little():
     far = X.copy()
     far[0, 3] = 1e6
     clean, found = make().fit(X, y), make().fit(far, y)
-    assert np.abs(found.predict(X[1:]) - clean.predict(X[1:])).max() < 0.05
+    # Other starts move predictions by as much.
+    assert np.abs(found.predict(X[1:]) - clean.predict(X[1:])).max() < 0.08
     assert abs(found.predict(far[:1])[0]) < 2 * np.ptp(y)
 
 
@@ -242,12 +243,14 @@ def test_networks_without_noise_are_recovered(n_neurons):
     assert np.quantile(np.abs(model.predict(new) - truth), 0.95) < 1e-10
 
 
-def test_starts_are_compared_by_their_evidence():
-    X, y = data(60)
-    first = make(4).fit(X, y)
-    model = make(4, n_init=4).fit(X, y)
-    assert model.n_iter_ > first.n_iter_
-    assert model.log_evidence_ >= first.log_evidence_
+def test_a_bad_start_is_not_gone_on_with():
+    X, truth = make_friedman1(300, noise=0.0, random_state=0)
+    y = truth + 0.2 * truth.std() * np.random.default_rng(0).standard_normal(300)
+    some, rest = train_test_split(np.arange(300), test_size=1 / 3, random_state=0)
+    fits = [
+        ShallowReLURegressor(random_state=k).fit(X[some], y[some]) for k in range(12)
+    ]
+    assert min(fit.score(X[rest], truth[rest]) for fit in fits) > 0.95
 
 
 def test_warm_start_continues():

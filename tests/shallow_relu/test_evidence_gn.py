@@ -28,7 +28,7 @@ def start(rows, n=8, seed=0):
 
 
 def run(rows, net, opt, n_steps=200):
-    state = evidence_gn.EVIDENCE_GN.init(rows, net, opt)
+    state = evidence_gn.EVIDENCE_GN.init(rows, [net], opt)
     for _ in range(n_steps):
         state, report = evidence_gn.step(rows, state, opt)
         if report.stop is not None:
@@ -84,7 +84,7 @@ def test_end_is_a_fixed_point_of_the_penalties():
 def test_fixed_damping_is_the_shift_of_the_matrix_of_the_loss():
     rows = noisy()
     opt = options(rows, damping=0.3)
-    state = evidence_gn.EVIDENCE_GN.init(rows, start(rows), opt)
+    state = evidence_gn.EVIDENCE_GN.init(rows, [start(rows)], opt)
     shape = neurons(8, 2)
     scale = state.beta * opt.n_effective
     precision = evidence.prior_precision(shape.groups(), state.alpha) / scale
@@ -99,7 +99,7 @@ def test_fixed_damping_is_the_shift_of_the_matrix_of_the_loss():
 def test_rank_bounds_the_directions_of_a_step():
     rows = noisy()
     opt = options(rows, rank=3)
-    state = evidence_gn.EVIDENCE_GN.init(rows, start(rows), opt)
+    state = evidence_gn.EVIDENCE_GN.init(rows, [start(rows)], opt)
     scale = state.beta * opt.n_effective
     precision = evidence.prior_precision(state.net.model.groups(), state.alpha)
     matrix = scale * state.sums.gram + np.diag(precision)
