@@ -298,14 +298,17 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
             start = np.append(rho, others), z, y, count, pairs
             least = evidence_and_slope(*start, value_only=True) + cost
             found.append((least, len(found), start, columns, cost))
-        starts.append(min(found))
-    # Picked features are tried where they begin better than all of them.
-    starts = [start for start in starts if start[0] <= starts[0][0]]
+        # Of all features both kinds of lengths are gone on with, picked ones where they
+        # begin better than all of them.
+        n_own, least = len(noises) * len(kinds), min((s[0] for s in starts), default=0)
+        kept = [found] if starts else [found[:-n_own], found[-n_own:]]
+        starts += [one for one in map(min, kept) if not starts or one[0] <= least]
 
     def best(start):
         """Return the best kernel from a start."""
-        *_, given, columns, cost = start
-        found = best_kernel(*given, steps, tol=3e-4)
+        *_, (*given, (squares, _)), columns, cost = start
+        memory = squares, np.empty_like(squares)  # of this thread
+        found = best_kernel(*given, memory, steps, tol=3e-4)
         found.columns, found.fun = columns, found.fun + cost
         return found
 
@@ -321,7 +324,7 @@ def best_kernel(start, x, y, count, pairs, steps, tol):
     given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": tol}}
     data = x, y, count, pairs
     found = minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
-    if not pairs.size:  # no functions of single features
+    if not len(pairs[0]):  # no functions of single features
         found.x[-3] = -math.inf
     return found
 
