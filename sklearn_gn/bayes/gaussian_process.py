@@ -288,9 +288,8 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
                 square = max(np.sum(root.solve(y) * y), _TINY)
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
             own.append(lengths[np.argmin(value)])
-        kinds = [(-math.inf, pairs_of(z[:, :0]))]
-        if d > 1:
-            kinds.append((math.log(_FIRST), of_single))
+        kinds = [(-math.inf, pairs_of(z[:, :0])), (math.log(_FIRST), of_single)]
+        kinds = kinds[:d]  # a single feature has its function already
         cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
         for length, noise, (mu, pairs) in product([*lengths, own], noises, kinds):
             rho = -2 * np.log(np.broadcast_to(length, d))
@@ -298,17 +297,15 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
             start = np.append(rho, others), z, y, count, pairs
             least = evidence_and_slope(*start, value_only=True) + cost
             found.append((least, len(found), start, columns, cost))
-        # Of all features both kinds of lengths are gone on with, picked ones where they
-        # begin better than all of them.
+        # Picked features are tried where they begin better than all of them.
         n_own, least = len(noises) * len(kinds), min((s[0] for s in starts), default=0)
         kept = [found] if starts else [found[:-n_own], found[-n_own:]]
         starts += [one for one in map(min, kept) if not starts or one[0] <= least]
 
     def best(start):
-        """Return the best kernel from a start."""
+        """Return the best kernel from a start, with memory of this thread."""
         *_, (*given, (squares, _)), columns, cost = start
-        memory = squares, np.empty_like(squares)  # of this thread
-        found = best_kernel(*given, memory, steps, tol=3e-4)
+        found = best_kernel(*given, (squares, np.empty_like(squares)), steps, tol=3e-4)
         found.columns, found.fun = columns, found.fun + cost
         return found
 
