@@ -111,10 +111,6 @@ def programs(k, n, d, n_classes, batch):
                 _compiled(heads.evaluate).lower(net, rows, one, one, np.ones((1, 1))),
                 8 * coefficients,
             ),
-            "covariance": (
-                _compiled(whitening.second_moments).lower(rows, axis=1),
-                8 * d * d,
-            ),
             "newton direction": (
                 _compiled(whitening.newton_direction).lower(
                     net, net, whole, newton_settings

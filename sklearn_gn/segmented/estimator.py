@@ -24,7 +24,6 @@ from sklearn_gn.segmented import fitted, inference, preparation, several, stream
 from sklearn_gn.segmented.diagnosis import diagnose, summarise, warn_of_unknown_noise
 from sklearn_gn.segmented.existence import BreakpointTest, existence_test
 from sklearn_gn.segmented.families import FAMILIES, check_offset
-from sklearn_gn.segmented.fitted import fit_columns
 from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.noise import noise_scale_of
 from sklearn_gn.segmented.selection import CRITERIA, find_of_one
@@ -321,10 +320,8 @@ class SegmentedRegressor(
         """
         if absolute_sigma and y_std is None:
             raise ValueError("absolute_sigma=True needs y_std, the deviations.")
-        several_features = isinstance(self.broken_features, list)
-        has_conditions = self.slopes is not None or self.through is not None
-        is_joint = several_features or has_conditions or self.family != "gaussian"
-        is_joint = is_joint or offset is not None
+        is_joint = isinstance(self.broken_features, list) or self.family != "gaussian"
+        is_joint |= not (self.slopes is self.through is offset is None)  # any is given
         if not is_joint:
             if type(X) is not np.ndarray and y_std is None:  # a file, or dask's
                 chunks = streams.mapped_rows(self, X, y, sample_weight)
@@ -340,10 +337,9 @@ class SegmentedRegressor(
         x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
         prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
         options = preparation.options_of(self, kind)
-        if len(options.known):
-            preparation.check_inside(prepared[0], options.known, kind)
+        preparation.check_inside(prepared[0], options.known, kind)
         if len(prepared) > 1:
-            fit_columns(self, prepared, options, kind, y_std)
+            fitted.fit_columns(self, prepared, options, kind, y_std)
             return self
         (prepared,) = prepared
         found = find_of_one(self, prepared, options, kind, y)
@@ -389,14 +385,7 @@ class SegmentedRegressor(
         tags.target_tags.multi_output = True
         return tags
 
-    def __getattr__(self, name):
-        later = vars(self).get("_later", {})
-        if name not in later:
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
-        rows = {each: vars(self)[each] for each in ("_kept", "_stream", "_row_checks")}
-        later[name]()  # the fit after an update is read off only now
-        vars(self).update(rows)
-        return getattr(self, name)
+    __getattr__ = fitted.read_off  # what an update has postponed
 
     def __getstate__(self):
         getattr(self, "_noise_scale", None)  # which is found from the rows

@@ -136,9 +136,10 @@ def mini_batch_algorithm(name, epoch, static, memory, grams=False):
         n_classes, last, whole = max(net.bias.shape[0], 2), None, 0.0
         for part, size, weight in epoch_parts(data, state, options):
             if chunked:
-                own = BatchedRows(*(np.atleast_1d(a)[:size] for a in part.rows))
-                batch = own._replace(counted=own.counted / own.counted.sum())
-                found = evaluate(net, batch, options.alpha, options.intercept)
+                rows, counted = part.rows, part.rows.counted[:size]
+                first = (rows.x[:size], rows.label[:size], rows.weight[:size])
+                own = BatchedRows(*first, *rows[3:5], counted / counted.sum())
+                found = evaluate(net, own, options.alpha, options.intercept)
                 last, whole = with_chunk(last, whole, found, weight)
             words = static(options._replace(batch_size=size), n_classes)
             net, kept = epoch(net, kept, part, step_settings(options), size, **words)

@@ -51,9 +51,7 @@ class NewtonState(NamedTuple):
     alpha: float
     lost: float = 0.0  # by rounding in a component of the gradient
     path: tuple = ()  # penalties that were tried, with what was said of them
-    slope: float = (
-        -math.inf
-    )  # expected of the next step; 0 where there is no better one
+    slope: float = -math.inf  # expected of the next step; 0: there is no better one
     last_step: AffineHead | None = None
     next_seconds: float = 0.0  # that the next step is expected to take
 
@@ -179,7 +177,7 @@ def init(data, net, options):
     return first_state(data, net, alpha)
 
 
-def in_precision(data, net):
+def head_for(data, net):
     """A head in the precision of the data."""
     kind = data.options.alpha.dtype
     if net.bias.dtype != kind:
@@ -197,7 +195,7 @@ def objective(data, net, alpha):
 
 def evaluated(data, net, alpha):
     """The state of a head at a penalty."""
-    net = in_precision(data, net)
+    net = head_for(data, net)
     found = objective(data, net, alpha)
     loss, grad_max = float(found.loss), float(found.grad_max)
     return NewtonState(net, loss, found.gradient, grad_max, loss, alpha, data.lost)

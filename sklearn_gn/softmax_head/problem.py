@@ -318,7 +318,7 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
 
                 logged, few = evaluate_chunks(net, task.rows, options)
             elif isinstance(task.rows, newton.NewtonData):
-                net = newton.in_precision(task.rows, net)
+                net = newton.head_for(task.rows, net)
                 logged = newton.objective(task.rows, net, alpha)
             else:
                 rows = on_devices(task.rows, options)
