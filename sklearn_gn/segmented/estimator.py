@@ -337,7 +337,8 @@ class SegmentedRegressor(
         x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
         prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
         options = preparation.options_of(self, kind)
-        preparation.check_inside(prepared[0], options.known, kind)
+        if len(options.known):
+            preparation.check_inside(prepared[0], options.known, kind)
         if len(prepared) > 1:
             fitted.fit_columns(self, prepared, options, kind, y_std)
             return self
@@ -385,7 +386,10 @@ class SegmentedRegressor(
         tags.target_tags.multi_output = True
         return tags
 
-    __getattr__ = fitted.read_off  # what an update has postponed
+    def __getattr__(self, name):
+        if name not in vars(self).get("_later", ()):
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
+        return fitted.read_off(self, name)
 
     def __getstate__(self):
         getattr(self, "_noise_scale", None)  # which is found from the rows
@@ -471,14 +475,11 @@ class SegmentedRegressor(
         """
         check_is_fitted(self)
         if hasattr(self, "estimators_"):
-            each = [
-                one.predict(X, return_std, offset=offset) for one in self.estimators_
-            ]
+            each = [m.predict(X, return_std, offset=offset) for m in self.estimators_]
             of_columns = np.stack(each, axis=-1)
             return tuple(of_columns) if return_std else of_columns
-        x, linear = several.split(self, X)
-        y, std = inference.predict(self._fit, x, linear)
-        y = self._family.mean(y + check_offset(offset, x))
+        y, std = inference.predict(self._fit, *several.split(self, X))
+        y = self._family.mean(y + check_offset(offset, y))
         if not return_std:
             return y
         warn_of_unknown_noise(self._fit)
@@ -531,8 +532,7 @@ class SegmentedRegressor(
     def _noise_features(self, X):
         return np.column_stack(several.split(self, X))
 
-    def _diagnosis(self):
-        return diagnose(self)
+    _diagnosis = diagnose
 
     def summary(self) -> Summary:
         """Return tables of the breakpoints, the segments and the parameters.

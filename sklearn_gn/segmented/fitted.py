@@ -127,11 +127,8 @@ def postpone(model, set_later):
 
 def read_off(model, name):
     """Set the attributes that were postponed, and return the one asked for."""
-    later = vars(model).get("_later", {})
-    if name not in later:
-        raise AttributeError(f"{type(model).__name__!r} has no attribute {name!r}.")
     rows = {each: vars(model)[each] for each in ("_kept", "_stream", "_row_checks")}
-    later[name]()
+    model._later[name]()
     vars(model).update(rows)
     return getattr(model, name)
 
