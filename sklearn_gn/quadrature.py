@@ -146,7 +146,6 @@ class Cells:
         -------
         points : ndarray of shape (n_cells, n_features)
             The centres.
-
         weights : ndarray of shape (n_cells,)
             The volumes.
         """
@@ -168,7 +167,6 @@ class Cells:
         -------
         points : ndarray of shape (n_cells * order**n_features, n_features)
             Cell by cell; the last axis runs fastest.
-
         weights : ndarray of shape (n_cells * order**n_features,)
             Positive; their sum is the volume of all cells.
 

@@ -57,7 +57,6 @@ def load_nile(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:
         ``data`` of shape (100, 1), the years; ``target`` of shape (100,), the flow in
         1e8 cubic metres a year; ``feature_names``, ``target_names``, and ``DESCR``,
         description and source.
-
     (data, target) : tuple of ndarrays
         If ``return_X_y`` is True.
 
@@ -96,7 +95,6 @@ def load_udhr(*, return_X_y: bool = False) -> Bunch | tuple[Array, Array]:
     data : :class:`~sklearn.utils.Bunch`
         ``data`` of shape (7245,), the texts; ``target`` of shape (7245,), the names of
         their languages; ``DESCR``, description and source.
-
     (data, target) : tuple of ndarrays
         If ``return_X_y`` is True.
 

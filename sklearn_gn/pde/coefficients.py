@@ -26,7 +26,6 @@ class Unknown:
     initial : float or array
         Value from which the search starts. For an eigenvalue it chooses among the
         solutions: the nearest is found.
-
     positive : bool, default=False
         Whether the coefficient is positive. The search is then for its logarithm.
     """
@@ -75,7 +74,6 @@ class Piecewise:
     ----------
     otherwise : float or callable
         Value, or function of a point, outside all of the domains.
-
     *pieces : tuple of Domain and value
         The first domain that contains the point gives the value. Domains have all axes
         of the problem, or its first ones, such as space before time.

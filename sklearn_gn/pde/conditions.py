@@ -27,7 +27,6 @@ class Points(NamedTuple):
     ----------
     x : ndarray of shape (N, P, d)
         P points for each of N residuals.
-
     data : ndarray of shape (N, e)
         Further data of a residual, such as normals.
     """
@@ -44,10 +43,8 @@ class BaseCondition:
     ----------
     weight : float, default=1.0
         Factor of the condition's part of the loss.
-
     name : str, default=None
         Name in logs. If None, the name of the class.
-
     n_points : int, default=None
         Number of points. If None, the condition shares ``n_boundary`` with the others,
         or uses all points if ``on`` gives points.
@@ -183,18 +180,14 @@ class Condition(BaseCondition):
         ``residual(u, x)`` returns what must vanish, as for a :class:`Problem`. Its
         further parameters may be coefficients, and ``normal``, the outward normal, with
         one component for each axis of space, like the last axis of ``grad(u)(x)``.
-
     on : str, tuple of str, callable, array or Domain, default="boundary"
         "boundary", the boundary of space; faces by name; a function of points (n, d)
         that says which part of that boundary to take; points of shape (n, d); or a
         domain on whose boundary it holds, such as an interface.
-
     weight : float, default=1.0
         Factor of the condition in the loss. Keyword only, like the parameters below.
-
     name : str, default=None
         Name in logs. If None, the name of the class.
-
     n_points : int, default=None
         Number of points. If None, the condition shares ``n_boundary`` with the others,
         or uses all points if ``on`` gives points.
@@ -254,13 +247,10 @@ class Dirichlet(_Values):
         One number for all outputs or one for each; or a function of a point that
         returns these. Coefficients may be further parameters of the function: ``lambda
         x, g: g * x[0]``.
-
     on : str, tuple of str, callable, array or Domain, default="boundary"
         As for :class:`Condition`.
-
     outputs : str, int or tuple of these, default=None
         The outputs to which the condition applies. If None, all of them.
-
     weight, name, n_points : float, str and int
         As for :class:`Condition`; keyword only.
     """
@@ -278,13 +268,10 @@ class Neumann(_Values):
     ----------
     value : float, array or callable
         As for :class:`Dirichlet`.
-
     on : str, tuple of str, callable, array or Domain, default="boundary"
         As for :class:`Condition`; your own points need normals.
-
     outputs : str, int or tuple of these, default=None
         The outputs to which the condition applies. If None, all of them.
-
     weight, name, n_points : float, str and int
         As for :class:`Condition`; keyword only.
     """
@@ -307,13 +294,10 @@ class Robin(_Values):
     ----------
     a, b, value : float, array or callable
         Each as the value of :class:`Dirichlet`.
-
     on : str, tuple of str, callable, array or Domain, default="boundary"
         As for :class:`Condition`; your own points need normals.
-
     outputs : str, int or tuple of these, default=None
         The outputs to which the condition applies. If None, all of them.
-
     weight, name, n_points : float, str and int
         As for :class:`Condition`; keyword only.
     """
@@ -340,13 +324,10 @@ class Initial(_Values):
     ----------
     value : float, array or callable
         As for :class:`Dirichlet`.
-
     outputs : str, int or tuple of these, default=None
         The outputs to which the condition applies. If None, all of them.
-
     order : int, default=0
         Order of the derivative in time that has these values: 1 for a velocity.
-
     weight, name, n_points : float, str and int
         As for :class:`Condition`; keyword only.
 
@@ -391,13 +372,10 @@ class Periodic(BaseCondition):
     ----------
     axis : str
         The axis whose two faces are opposite each other.
-
     outputs : str, int or tuple of these, default=None
         The outputs to which the condition applies. If None, all of them.
-
     derivatives : bool, default=True
         Whether the first derivatives along the axis must agree, too.
-
     weight, name, n_points : float, str and int
         As for :class:`Condition`; keyword only.
     """

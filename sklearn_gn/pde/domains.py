@@ -148,11 +148,9 @@ class Domain:
     ----------
     axes : tuple of str
         Names of the axes.
-
     time : str or None
         The axis that is time. The boundary of a domain is the boundary of space, at all
         times; the ends of time are faces such as "t=min" and "t=max".
-
     bounds : ndarray of shape (d, 2)
         Lowest and highest values along the axes.
     """
@@ -440,13 +438,10 @@ class PointCloud(Domain):
     ----------
     points : array of shape (n, d)
         Points inside.
-
     boundary : array of shape (m, d), default=None
         Points of the boundary.
-
     normals : array of shape (m, d), default=None
         Outward normals at these points, of any length.
-
     axes : tuple of str, default=None
         Names of the axes. If None, x, y, z up to three axes, and x1, x2, ... beyond.
     """

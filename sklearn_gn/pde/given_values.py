@@ -392,10 +392,8 @@ class Reference:
     ----------
     points : ndarray of shape (N, d)
         Points at which the solution is known.
-
     values : ndarray of shape (N, q)
         Values at these points, NaN for components that are not known.
-
     name : str, default=None
         Source of the values.
     """

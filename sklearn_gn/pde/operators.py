@@ -56,17 +56,13 @@ class Field:
     function : callable
         Takes ``x`` of shape (d,), returns an array: () for a scalar field, (q,) for one
         of q components.
-
     axes : tuple of str
         Names of the d axes.
-
     time : str, default=None
         The axis that is time, which ``grad``, ``div``, ``laplacian`` and ``hessian``
         leave out.
-
     outputs : tuple of str, default=None
         Names of the components.
-
     directions : jax.Array of int, default=None
         Axes of space from whose second derivatives ``laplacian`` estimates the sum over
         all axes, in very high dimensions.
@@ -484,17 +480,13 @@ def integral(
     ----------
     u : Field
         The integrand, with the other axes at the point's own values.
-
     axis : str or int
         The axis to integrate along.
-
     low, high : float or callable
         Limits, numbers or functions of the point such as ``lambda x: x[0]``.
-
     kernel : callable, default=None
         ``kernel(x, y)`` of the point x and the point y of integration, a factor of the
         integrand. If None, it is one.
-
     order : int, default=20
         Points of the rule: exact for polynomials of degree ``2 * order - 1``.
 

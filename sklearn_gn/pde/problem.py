@@ -45,51 +45,40 @@ class Problem:
         a tuple of these. Residuals that use u at x alone, with at most two derivatives,
         are fastest. Different equations in regions are ``{domain: residual, ...}``; the
         first domain that contains a point has its equation.
-
     domain : Domain
         Where the equation holds: :class:`Interval`, :class:`Box`, :class:`Ball`,
         :class:`Ellipse`, :class:`Polygon` or :class:`PointCloud`, or these combined by
         ``|``, ``&``, ``-`` and ``*``. The axis named "t" is time.
-
     conditions : sequence of conditions, default=()
         Conditions on the boundary and at the start: :class:`Dirichlet`,
         :class:`Neumann`, :class:`Robin`, :class:`Initial`, :class:`Periodic`, or a
         :class:`Condition` with any residual, also at points and on interfaces.
-
     outputs : sequence of str or str, default=("u",)
         Names of the components of the solution. With one, u is a scalar field. A
         string is one name, however long: ``"ab"`` is one output, not two.
-
     coefficients : dict, default=None
         Numbers, arrays or :class:`Unknown`, by name. The residual and the functions of
         the conditions get the coefficients among their parameters; each coefficient
         must be a parameter of at least one of them.
-
     exact : callable or Reference, default=None
         The solution as a function of one point; or, if it is known at some points only,
         an object with the attributes ``points`` and ``values``.
-
     transform : callable, default=None
         ``transform(x, u)`` maps the outputs (q,) of the network at the point x to the
         solution's (q,). Conditions that it satisfies hold exactly, and there is one
         term less to balance.
-
     periodic : sequence of str, default=()
         Axes along which the solution is periodic. The inputs of the network are then
         the sine and cosine of their angle, which makes the solution exactly periodic.
-
     up_to_constant : sequence of str, default=()
         Outputs that the equations determine only up to a constant, such as a pressure.
         They are compared with the exact solution without their means.
-
     n_laplacian_directions : int or None, default=None
         Number of axes of space, redrawn with the points, from whose second
         derivatives :func:`laplacian` is estimated: for hundreds of axes and more [1]_.
         If None, Laplacians are exact.
-
     name : str, default=None
         Name in logs and plots.
-
     depends_on : dict, default=None
         Axes on which an output depends, by its name: with ``{"k": "x"}`` the unknown
         function k depends on x alone. Other outputs depend on all axes.
@@ -98,7 +87,6 @@ class Problem:
     ----------
     known, unknown : dict
         Coefficients that are given, floats and arrays, and :class:`Unknown` ones.
-
     start : dict
         All coefficients, those to be found at their initial values.
 

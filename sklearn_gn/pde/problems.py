@@ -107,7 +107,6 @@ def Kovasznay(
     ----------
     reynolds : float, default=40.0
         Reynolds number Re.
-
     viscosity : float or Unknown, default=None
         What stands for :math:`\nu` in the equations, such as
         ``Unknown(0.1, positive=True)`` where it is to be found from data. None is

@@ -250,21 +250,16 @@ class ResidualClass(NamedTuple):
     ----------
     name : str
         "interior", or the name of the condition.
-
     function : callable
         Maps P fields, P points (d,), data (e,) and coefficients to residuals (k,). What
         comes after the fields and points that it needs has no effect.
-
     n_points : int
         Number of points of one residual: P, then those at which outputs that depend on
         some of the axes are taken.
-
     weight : float
         Factor in the loss.
-
     n_outputs : int
         Number of residuals, k.
-
     condition : object or None
         The condition; None inside.
     """

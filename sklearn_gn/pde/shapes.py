@@ -24,10 +24,8 @@ class Box(Domain):
     ----------
     *unnamed : tuple
         Raises an error: intervals need the names of their axes.
-
     time : str or None, default="t"
         The axis that is time. If None, "t", too, is an axis of space.
-
     **intervals : tuple of two floats
         Lowest and highest value along each axis, by its name.
 
@@ -84,7 +82,6 @@ class Box(Domain):
         ----------
         dim : int
             Number of axes of space.
-
         time : tuple of two floats, default=None
             Interval of time, the last axis "t". If None, there is no time.
 
@@ -142,7 +139,6 @@ class Interval(Box):
     ----------
     low, high : float
         Its ends.
-
     axis : str, default="t"
         Name of the axis. "t" is time, and has an :class:`Initial` condition at ``low``;
         any other name is an axis of space, whose two ends are the boundary.
@@ -175,16 +171,12 @@ class Ball(Domain):
     ----------
     dim : int
         Number of axes.
-
     center : tuple of float, default=None
         Centre. If None, the origin.
-
     radius : float, default=1.0
         Radius, positive.
-
     axes : tuple of str, default=None
         Names of the axes. If None, x, y, z up to three axes, and x1, x2, ... beyond.
-
     density : {"uniform", "radius"}, default="uniform"
         Density of points inside. If "uniform", nearly all of them lie close to the
         sphere in many dimensions. If "radius", their distance from the centre is
@@ -283,7 +275,6 @@ class Polygon(Domain):
     vertices : sequence of pairs of float
         Corners in their order along the boundary, either way round. The last one is
         joined to the first. Edges must not cross each other.
-
     axes : tuple of two str, default=("x", "y")
         Names of the axes.
 
@@ -374,13 +365,10 @@ class Ellipse(Domain):
     ----------
     center : tuple of two floats, default=(0.0, 0.0)
         Centre.
-
     radii : tuple of two floats, default=(1.0, 1.0)
         Half axes.
-
     angle : float, default=0.0
         Angle from the first axis to the first half axis, in radians.
-
     axes : tuple of two str, default=("x", "y")
         Names of the axes.
     """

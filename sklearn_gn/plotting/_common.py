@@ -25,7 +25,6 @@ class Display:
         ax : matplotlib Axes or array of them, default=None
             Axes to draw on. If None, a new figure is made. Where there are several
             panels, a single Axes is divided, and an array has one for each of them.
-
         **kwargs : dict
             Passed to matplotlib for what the class says.
 

@@ -42,7 +42,6 @@ class ConvergenceDisplay(Display):
         ``level``, the number of the level of a network that is refined during the fit,
         ``window_end``, where the window of time ends that is solved, and ``alpha``, the
         penalty of a softmax head.
-
     name : str, default=None
         Name of the fit in the legend.
 
@@ -53,17 +52,14 @@ class ConvergenceDisplay(Display):
         loss; or the curve of the error. With windows of time, the curve of the training
         loss is interrupted where a new window begins, and the validation loss, which
         covers all windows, stays large until the last one is solved.
-
     lowest_ : matplotlib Line2D or None
         The mark at the lowest validation loss or, without validation data, at the
         lowest loss; or at the lowest error. None where the penalty changes during the
         fit, as with ``alpha="auto"``: its losses do not compare.
-
     refinements_, windows_, penalties_ : lists of matplotlib Line2D
         Marks on the curves at the last iteration before a refinement of the network,
         and vertical lines at the first iterations of new windows of time, and of new
         penalties, which the loss contains.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 
@@ -101,7 +97,6 @@ class ConvergenceDisplay(Display):
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on. If None, a new figure is made.
-
         x : {"iteration", "time", "inner_iterations", "work_units"}, \
                 default="iteration"
             Horizontal axis. Time is in seconds since the start of the fit, compilation
@@ -109,14 +104,11 @@ class ConvergenceDisplay(Display):
             rows, forward or backward: unlike seconds it does not depend on the machine,
             and unlike iterations it makes methods comparable, but it leaves out the
             linear algebra. It is in the logs of the networks with variable projection.
-
         y : {"loss", "relative_error"}, default="loss"
             What is drawn. The relative error is in the log of fits that know the exact
             solution.
-
         name : str, default=None
             Name of the fit in the legend, in place of the stored one.
-
         **kwargs : dict
             Passed to ``ax.plot`` for the curves.
 
@@ -218,13 +210,10 @@ class ConvergenceDisplay(Display):
         ----------
         estimator : estimator
             A fitted estimator with the attribute ``convergence_log_``.
-
         x, y : optional
             See :meth:`plot`.
-
         name : str, default=None
             Name of the fit in the legend. If None, the name of the class.
-
         ax, **kwargs : optional
             See :meth:`plot`.
 

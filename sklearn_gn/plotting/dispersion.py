@@ -31,7 +31,6 @@ class DispersionDisplay(Display):
     ----------
     dispersion, classes : ndarrays of shape (n_classes,)
         Mean dispersion of the examples of every class, and its label.
-
     training_mean : float, default=None
         Mean dispersion of the training data. If None, none are drawn.
 
@@ -39,7 +38,6 @@ class DispersionDisplay(Display):
     ----------
     points_, training_mean_ : matplotlib Line2D
         The classes in the order of their dispersion, and the training mean or None.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 
@@ -99,11 +97,9 @@ class DispersionDisplay(Display):
         estimator : estimator
             A fitted classifier with ``predict_log_proba``, or a pipeline that ends in
             one.
-
         X, y : array-like of shape (n_samples, n_features) and (n_samples,)
             Samples and their classes. A class without samples is left out, and so are
             samples all of whose competitors have probability zero.
-
         ax, **kwargs : optional
             See :meth:`plot`.
 

@@ -37,17 +37,13 @@ class FeatureDisplay(Display):
     ----------
     features : sequence of ndarrays of shape (n_samples, 2)
         Features of the same samples at several iterations.
-
     output : sequence of ndarrays of shape (3, n_classes) or (3, 1)
         The output layers, with the intercepts in the last row. For two classes one
         column, the logit of the second.
-
     code, classes : ndarrays of shape (n_samples,) and (n_classes,)
         Number of the class of each sample, and the labels of the classes.
-
     iterations : sequence of int
         Numbers of the iterations.
-
     name : str, default=None
         Name of the method, written next to the first panel.
 
@@ -55,10 +51,8 @@ class FeatureDisplay(Display):
     ----------
     accuracy_ : list of float
         Share of the samples in the region of their class, by panel.
-
     points_, regions_ : lists of matplotlib PathCollection and PolyCollection
         The samples of each panel, and the regions of the classes that have one.
-
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         The panels, of shape (1, n_iterations), the first of them, and the figure.
 
@@ -154,18 +148,14 @@ class FeatureDisplay(Display):
             A :class:`~sklearn_gn.VarProNetClassifier`, fitted or not, with two units in
             its last hidden layer. With an integer as ``random_state`` the copy goes the
             same way as the estimator. Its callbacks are not called.
-
         X, y : array-like of shape (n_samples, n_features) and (n_samples,)
             Samples to fit and to draw, and their classes.
-
         iterations : sequence of int, default=(0, 1, 2, 5, 10)
             Iterations to draw; 0 is the network before the first. The fit is ended
             after the largest. If it ends earlier by itself, its last iteration stands
             for all that would follow.
-
         name : str, default=None
             Name of the method, written next to the first panel.
-
         ax, **kwargs : optional
             See :meth:`plot`.
 

@@ -32,20 +32,15 @@ class SegmentsDisplay(Display):
     ----------
     grid : ndarray of shape (n_grid,)
         Ascending positions.
-
     response, lower, upper : ndarrays of shape (n_grid,)
         Fitted values and the limits of the confidence band.
-
     breakpoints, intervals : ndarrays of shape (n_breakpoints,) and (n_breakpoints, 2)
         Breakpoints, and their confidence intervals.
-
     x, y : ndarrays of shape (n_samples,), default=None
         Samples to draw; y less what the linear features add to it. If None, none are
         drawn.
-
     residuals : ndarray of shape (n_samples,), default=None
         Residuals of the samples, for a second panel. If None, none are drawn.
-
     feature_name, target_name : str, default=None
         Labels of the axes.
 
@@ -53,14 +48,11 @@ class SegmentsDisplay(Display):
     ----------
     line_, band_, points_ : matplotlib Line2D, PolyCollection and PathCollection
         The fitted function, its confidence band, and the samples, None if not drawn.
-
     intervals_ : matplotlib LineCollection
         Intervals of the breakpoints, bars at the bottom. Those that overlap are drawn
         one above the other.
-
     residuals_ : list of matplotlib PathCollection
         Residuals, a collection for each segment.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 
@@ -167,21 +159,16 @@ class SegmentsDisplay(Display):
         ----------
         estimator : SegmentedRegressor
             A fitted estimator.
-
         X : array-like of shape (n_samples, n_features)
             Samples whose range is drawn. Other features than the broken one are held
             at their means; what they add is taken from y.
-
         y : array-like of shape (n_samples,), default=None
             Their targets. If None, the samples are not drawn.
-
         feature : int or str, default=None
             Number or name of the broken feature to draw, if there are several. If None,
             the first one.
-
         residuals : bool, default=False
             Whether to draw the residuals of the samples, by segment, in a second panel.
-
         ax, **kwargs : optional
             See :meth:`plot`.
 

@@ -32,41 +32,30 @@ class SolutionDisplay(Display):
     ----------
     ticks : tuple of one or two ndarrays
         Where the values are, along the axes that are shown.
-
     solution : ndarray of shape (n_points,), (n_points, n_outputs) or \
             (n_vertical, n_horizontal)
         Values of the solution; NaN outside the domain. Several outputs are drawn as
         curves only.
-
     error : ndarray of the same shape
         Absolute error or, without reference, the size of the residual, which is one
         number for all outputs.
-
     axis_names : tuple of str
         The axes that are shown, the horizontal one first.
-
     reference : ndarray of the same shape, default=None
         What the solution is compared with.
-
     fixed : dict of floats, default=None
         The other axes, and their values.
-
     output_name : str or tuple of str, default="u"
         What is shown; one name for each column of ``solution``.
-
     equal : bool, default=False
         Whether the axes of an image have the same scale.
-
     name : str, default=None
         Name of the solution.
-
     std : ndarray of the same shape as solution, default=None
         Standard deviations of curves.
-
     observations : tuple (ndarray of shape (m,), ndarray of shape (m, n_outputs)), \
             default=None
         Where curves were observed, and the values; NaN where they were not.
-
     window_ends : ndarray, default=None
         Ends of the windows of time. Beyond the last of them the problem is not solved:
         that part is shaded, and no curve is drawn there.
@@ -76,14 +65,11 @@ class SolutionDisplay(Display):
     lines_ : list of matplotlib Line2D
         Curves of the solution, one for each output, of the reference where there is
         one, and of the error; empty for images.
-
     bands_, points_, windows_ : lists of matplotlib artists
         Bands of two standard deviations and observations, of the outputs that have
         some, and ends of the windows of time in all panels.
-
     images_ : list of matplotlib QuadMesh
         Images of solution, reference (where there is one) and error; empty for curves.
-
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         All panels, of shape (2, 1) for curves, or more rows where the outputs have very
         different sizes, of shape (1, 2) or (1, 3) for images; the panel of the
@@ -129,11 +115,9 @@ class SolutionDisplay(Display):
         ax : matplotlib Axes or array of them, default=None
             Axes to divide into panels, or one for each panel. If None, a new figure is
             made.
-
         name : str, default=None
             Name of the solution in the legend or above its image. If None, the stored
             one.
-
         **kwargs : dict
             Passed to ``ax.plot`` for the curve of the solution, or to
             ``ax.pcolormesh`` for the images of solution and reference.
@@ -279,22 +263,17 @@ class SolutionDisplay(Display):
         ----------
         estimator : PINNSolver
             A fitted solver of a problem.
-
         axes : str or sequence of str, default=None
             The one or two axes to show, the horizontal one first. If None, those that
             are not in ``at``, at most the first two.
-
         at : dict of floats, default=None
             Values of axes that are not shown; the others are in the middle.
-
         output : str, default=None
             Output to show. If None, all of them as curves, and the first as an image.
             One that is determined up to a constant is compared without its mean over
             the points shown.
-
         n_points : int, default=200
             Points along each axis.
-
         ax, name, **kwargs : optional
             See :meth:`plot`.
 

@@ -30,21 +30,16 @@ class SurrogateDisplay(Display):
     ----------
     true, predicted : ndarrays of shape (n_samples, n_outputs)
         Outputs of the samples to draw, and their predictions.
-
     rows : ndarray of shape (n_samples,)
         Numbers of the samples, for the titles.
-
     positions : ndarray of shape (n_positions,), default=None
         Coordinates of the outputs on a common axis, such as time. With fewer positions
         than outputs, these are several curves, one after another.
-
     position_name : str, default=None
         What the coordinates are, the label of the axis.
-
     shape : tuple of int, default=None
         Height and width of the grid of the outputs. With more outputs than grid points,
         these are several fields, one after another.
-
     output_names : list of str, default=None
         Names of the outputs, for panels of their own; their numbers if None.
 
@@ -52,14 +47,11 @@ class SurrogateDisplay(Display):
     ----------
     error_ : ndarray of shape (n_samples,)
         Relative errors of the samples, in the Euclidean norm.
-
     true_, predicted_ : lists of matplotlib artists
         What is drawn of both: Line2D objects, or AxesImage objects. With a panel for
         each output, the diagonals where predictions are right, and PathCollections.
-
     errors_ : list of AxesImage
         Prediction minus truth; only of fields and matrices.
-
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         All panels: a row of samples for curves, three columns for fields, with a row
         for every sample, and for a matrix, else one panel for each output; the first
@@ -106,17 +98,14 @@ class SurrogateDisplay(Display):
         ax : matplotlib Axes or array of them, default=None
             Axes to divide into panels, or one for each panel. If None, a new figure is
             made.
-
         kind : {"curves", "fields", "matrix", "scatter"}, default=None
             If None, "fields" where there is a ``shape``, "scatter" with fewer than ten
             outputs and no ``positions``, else "curves". The matrix has a column for
             every sample and a row for every output. With "scatter" each output has a
             panel, in which predicted are drawn against true values.
-
         log : bool, default=False
             Whether images show absolute values on a logarithmic scale of four decades.
             Otherwise the error has a scale of its own.
-
         **kwargs : dict
             Passed to ``ax.plot`` or ``ax.scatter`` for the predictions, or to
             ``ax.imshow`` for the true and predicted images.
@@ -257,18 +246,14 @@ class SurrogateDisplay(Display):
         ----------
         estimator : estimator
             A fitted regressor of several outputs, or a pipeline that ends in one.
-
         X, Y : array-like of shape (n_samples, n_features) and (n_samples, n_outputs)
             Samples, preferably ones that were not used in the fit, and their outputs.
-
         samples : int or sequence of int, default=None
             Which samples to draw: these rows, or this number of them, with relative
             errors spread evenly from the smallest to the largest. If None, three
             samples for curves and fields, else all of them.
-
         positions, position_name, shape : optional
             How the outputs are arranged, see :class:`SurrogateDisplay`.
-
         kind, log, ax, **kwargs : optional
             See :meth:`plot`.
 
