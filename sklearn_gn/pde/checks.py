@@ -116,7 +116,7 @@ def _check_coefficients(problem):
     names, both = tuple(problem.coefficients), "the field and the point"
     calls = [("residual", problem.residual, 2, both, names)]
     for condition in problem.conditions:
-        own = condition.name or condition.kind
+        own = condition.name or type(condition).__name__.lower()
         for argument in ("value", "a", "b"):
             value = getattr(condition, argument, None)
             calls.append((own, value, 1, "the point", names))

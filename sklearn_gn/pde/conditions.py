@@ -8,7 +8,7 @@ A condition draws its points and is the function of their residual:
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,18 +37,7 @@ class Points(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BaseCondition:
-    """Base class of the conditions.
-
-    Parameters
-    ----------
-    weight : float, default=1.0
-        Factor of the condition's part of the loss.
-    name : str, default=None
-        Name in logs. If None, the name of the class.
-    n_points : int, default=None
-        Number of points. If None, the condition shares ``n_boundary`` with the others,
-        or uses all points if ``on`` gives points.
-    """
+    """Base class of the conditions; :class:`Condition` describes the parameters."""
 
     weight: float = 1.0
     name: str | None = None
@@ -58,10 +47,6 @@ class BaseCondition:
     needs_normals = False
     n_more_data = 0  # numbers of a point after its normal
     order = 0  # of a derivative in time that is given
-    kind: ClassVar[str]  # its name if it is given none
-
-    def __init_subclass__(cls):
-        cls.kind = cls.__name__.lower()
 
     def __post_init__(self):
         if not 0 < self.weight < np.inf:
@@ -110,7 +95,7 @@ class BaseCondition:
             points, normals = draw(part, n, rng, method)
         if self.needs_normals and not normals.any():
             raise ValueError(
-                f"{self.kind} needs normals: give them by "
+                f"{type(self).__name__.lower()} needs normals: give them by "
                 "on=PointCloud(points, boundary=points, normals=normals)."
             )
         return Points(points[:, None], normals[:, : domain.dim * self.needs_normals])
@@ -119,18 +104,6 @@ class BaseCondition:
         """The outputs that the condition is about, as a field of shape (k,)."""
         chosen = field if self.outputs is None else field[self.outputs]
         return chosen.linear_image(jnp.ravel)
-
-    def _target(self, value, x, actual, coefficients):
-        """The value, or what its function gives at the point: one, or one each."""
-        if callable(value):
-            value = call(value, (x,), coefficients)
-        value = jnp.asarray(value, x.dtype)
-        if value.shape not in ((), actual.shape):
-            raise ValueError(
-                "the value must be a number, or hold one for each of the "
-                f"{actual.size} outputs; its shape is {value.shape}."
-            )
-        return value
 
 
 def _frozen(value, name):
@@ -224,17 +197,32 @@ class Condition(BaseCondition):
 
 
 class _Values(BaseCondition):
-    """What has given values: the outputs, or what a class makes of them."""
+    """Given values of ``a u + b du/dn``, of the outputs u or a derivative in time."""
+
+    _factors: Any = (1.0, 0.0)  # a and b
 
     def __call__(self, fields: Any, points: Array, data: Any, coefficients: Any) -> Any:
         """Residual at a point, of shape (k,)."""
-        x = points[0]
-        actual = self._given(self._outputs(fields[0]), x, data, coefficients)
-        return actual - self._target(self.value, x, actual, coefficients)
-
-    def _given(self, outputs, x, normal, coefficients):
-        given = d(outputs, *[outputs.time] * self.order) if self.order else outputs
-        return given(x)
+        x, outputs = points[0], self._outputs(fields[0])
+        if self.order:
+            outputs = d(outputs, *[outputs.time] * self.order)
+        u, slope = (
+            value_and_slope(outputs, x, data)
+            if self.needs_normals
+            else (outputs(x), 0.0)
+        )
+        given = []
+        for value in (*self._factors, self.value):
+            if callable(value):
+                value = call(value, (x,), coefficients)
+            given.append(jnp.asarray(value, x.dtype))
+            if given[-1].shape not in ((), u.shape):
+                raise ValueError(
+                    "the value must be a number, or hold one for each of the "
+                    f"{u.size} outputs; its shape is {given[-1].shape}."
+                )
+        a, b, value = given
+        return a * u + b * slope - value
 
 
 @dataclass(frozen=True)
@@ -266,24 +254,16 @@ class Neumann(_Values):
 
     Parameters
     ----------
-    value : float, array or callable
-        As for :class:`Dirichlet`.
-    on : str, tuple of str, callable, array or Domain, default="boundary"
-        As for :class:`Condition`; your own points need normals.
-    outputs : str, int or tuple of these, default=None
-        The outputs to which the condition applies. If None, all of them.
-    weight, name, n_points : float, str and int
-        As for :class:`Condition`; keyword only.
+    value, on, outputs, weight, name, n_points : optional
+        As for :class:`Dirichlet`; your own points need normals.
     """
 
     value: float | tuple | Callable
     on: Any = "boundary"
     outputs: Any = None
 
+    _factors = (0.0, 1.0)
     needs_normals = True
-
-    def _given(self, outputs, x, normal, coefficients):
-        return value_and_slope(outputs, x, normal)[1]
 
 
 @dataclass(frozen=True)
@@ -294,12 +274,8 @@ class Robin(_Values):
     ----------
     a, b, value : float, array or callable
         Each as the value of :class:`Dirichlet`.
-    on : str, tuple of str, callable, array or Domain, default="boundary"
-        As for :class:`Condition`; your own points need normals.
-    outputs : str, int or tuple of these, default=None
-        The outputs to which the condition applies. If None, all of them.
-    weight, name, n_points : float, str and int
-        As for :class:`Condition`; keyword only.
+    on, outputs, weight, name, n_points : optional
+        As for :class:`Dirichlet`; your own points need normals.
     """
 
     a: float | tuple | Callable
@@ -310,10 +286,10 @@ class Robin(_Values):
 
     needs_normals = True
 
-    def _given(self, outputs, x, normal, coefficients):
-        actual, slope = value_and_slope(outputs, x, normal)
-        a, b = (self._target(f, x, slope, coefficients) for f in (self.a, self.b))
-        return a * actual + b * slope
+    @property
+    def _factors(self):
+        """The functions or numbers a and b."""
+        return self.a, self.b
 
 
 @dataclass(frozen=True)
@@ -322,10 +298,8 @@ class Initial(_Values):
 
     Parameters
     ----------
-    value : float, array or callable
+    value, outputs : optional
         As for :class:`Dirichlet`.
-    outputs : str, int or tuple of these, default=None
-        The outputs to which the condition applies. If None, all of them.
     order : int, default=0
         Order of the derivative in time that has these values: 1 for a velocity.
     weight, name, n_points : float, str and int

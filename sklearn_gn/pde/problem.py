@@ -156,18 +156,18 @@ class Problem:
         if isinstance(self.residual, Mapping):
             by_region = RegionalResidual(tuple(self.residual.items()))
             set_fields(self, residual=by_region)
-        given = dict(self.coefficients or {})
+        given, axes = dict(self.coefficients or {}), dict(self.depends_on or {})
         values = {name: frozen_coefficient(name, c) for name, c in given.items()}
+        axes = {name: _tuple(value, "depends_on") for name, value in axes.items()}
         unknown = {n: c for n, c in values.items() if isinstance(c, Unknown)}
-        start = values | {n: c.initial for n, c in unknown.items()}
-        for name, value in start.items():
-            start[name] = np.array(value) if isinstance(value, tuple) else value
+        start = {n: getattr(c, "initial", c) for n, c in values.items()}
+        start = {
+            n: np.array(c) if isinstance(c, tuple) else c for n, c in start.items()
+        }
         known = {n: c for n, c in start.items() if n not in unknown}
         set_fields(self, known=known, unknown=unknown, start=known | start)
-        set_fields(self, coefficients=MappingProxyType(values))
-        given = dict(self.depends_on or {})
-        axes = {name: _tuple(value, "depends_on") for name, value in given.items()}
-        set_fields(self, depends_on=MappingProxyType(axes))
+        proxies = MappingProxyType(values), MappingProxyType(axes)
+        set_fields(self, coefficients=proxies[0], depends_on=proxies[1])
         for name in ("conditions", "outputs", "periodic", "up_to_constant"):
             set_fields(self, **{name: _tuple(getattr(self, name), name)})
 
@@ -373,7 +373,8 @@ class Problem:
             interface = interface_of(self, self.regions)
             every = (*every, interface) if interface.rows else every
         for condition in every:
-            named[unique(condition.name or condition.kind, named, "_{}")] = condition
+            name = condition.name or type(condition).__name__.lower()
+            named[unique(name, named, "_{}")] = condition
         del named["interior"]
         return named
 
@@ -388,23 +389,11 @@ class Problem:
         rng: np.random.RandomState,
         method: Literal["sobol", "halton", "uniform"] = "sobol",
     ) -> dict[str, Points]:
-        """Draw points for all residual classes.
+        """Draw points by the names of the residual classes, in their order.
 
-        Parameters
-        ----------
-        n_interior : int
-            Number of points inside.
-        n_boundary : int
-            Shared in equal parts by the conditions that do not have their own number.
-        rng : RandomState
-            Source of the random numbers.
-        method : {"sobol", "halton", "uniform"}, default="sobol"
-            How the points are drawn.
-
-        Returns
-        -------
-        dict of Points
-            By the name of the class, in the order of ``residual_classes``.
+        There are ``n_interior`` inside; the conditions that do not have their own
+        number share ``n_boundary`` in equal parts. Of ``method`` see
+        :meth:`Domain.sample`.
         """
         counts = {name: c.own_number for name, c in self._named_conditions.items()}
         sharing = [name for name, count in counts.items() if count is None]
@@ -440,18 +429,7 @@ class Problem:
     # --- the exact solution -----------------------------------------------------------
 
     def exact_values(self, X: Array) -> Array:
-        """The exact solution at points.
-
-        Parameters
-        ----------
-        X : ndarray of shape (n, d)
-            Points.
-
-        Returns
-        -------
-        ndarray of shape (n, q)
-            NaN where a component is not known.
-        """
+        """The exact solution (n, q) at points (n, d), NaN where it is not known."""
         X = np.asarray(X, dtype=float)
         if self.exact is None:
             raise ValueError("exact=None: the problem has no exact solution.")
@@ -469,23 +447,9 @@ class Problem:
         rng: np.random.RandomState,
         method: Literal["sobol", "halton", "uniform"] = "sobol",
     ) -> tuple[Array, Array]:
-        """Points with the exact solution there.
+        """Points (n, d) with the exact solution (n, q) there.
 
-        Parameters
-        ----------
-        n_points : int
-            Points to draw; without effect where a reference brings its own.
-        rng : RandomState
-            Source of the random numbers.
-        method : {"sobol", "halton", "uniform"}, default="sobol"
-            How the points are drawn.
-
-        Returns
-        -------
-        points : ndarray of shape (n, d)
-            Points of the domain, or of the reference.
-        values : ndarray of shape (n, q)
-            Solution there.
+        A reference brings its own points; otherwise ``n_points`` are drawn.
         """
         if self.exact is not None and is_reference(self.exact):
             return np.array(self.exact.points), np.array(self.exact.values)
@@ -500,21 +464,12 @@ class Problem:
         It evaluates the statement at a few points with smooth fields, and finds wrong
         names and shapes, parts of the boundary without points, residuals that are not
         finite or do not depend on the field (with up to 1000 axes), and equations that
-        contradict each other.
-
-        Raises
-        ------
-        ValueError
-            If there is a mistake. The message names the argument or condition.
-
-        Warns
-        -----
-        UserWarning
-            If there are more equations than outputs, if values contradict each other
-            where two parts of the boundary meet, or the boundary and the start of
-            time (unless the default network of :class:`PINNSolver` has functions for
-            it), or if the source and the slopes of a pure Neumann problem of the
-            Laplacian do not cancel out.
+        contradict each other. A mistake is a ValueError that names the argument or the
+        condition. What may be meant is a warning: more equations than outputs, values
+        that contradict each other where two parts of the boundary meet, or the boundary
+        and the start of time (unless the default network of :class:`PINNSolver` has
+        functions for it), and a pure Neumann problem of the Laplacian whose source and
+        slopes do not cancel out.
         """
         check_problem(self)
 

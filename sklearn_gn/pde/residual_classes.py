@@ -244,32 +244,16 @@ def _walk(trace, arguments, visit):
 
 
 class ResidualClass(NamedTuple):
-    """Residuals of one kind: inside the domain, or of a condition.
+    """Residuals of one kind: inside the domain, or of a condition."""
 
-    Parameters
-    ----------
-    name : str
-        "interior", or the name of the condition.
-    function : callable
-        Maps P fields, P points (d,), data (e,) and coefficients to residuals (k,). What
-        comes after the fields and points that it needs has no effect.
-    n_points : int
-        Number of points of one residual: P, then those at which outputs that depend on
-        some of the axes are taken.
-    weight : float
-        Factor in the loss.
-    n_outputs : int
-        Number of residuals, k.
-    condition : object or None
-        The condition; None inside.
-    """
-
-    name: str
+    name: str  # "interior", or that of the condition
+    # Maps P fields, P points (d,), data (e,) and coefficients to residuals (k,). What
+    # comes after the fields and points that it needs has no effect.
     function: Callable
-    n_points: int
-    weight: float
-    n_outputs: int
-    condition: Any = None
+    n_points: int  # P, then those at which outputs that depend on some axes are taken
+    weight: float  # factor in the loss
+    n_outputs: int  # k
+    condition: Any = None  # None inside
 
 
 @dataclass(frozen=True)
