@@ -108,10 +108,7 @@ def versions() -> dict[str, str]:
 
 
 class VersionStampMixin(BaseEstimator):
-    """Write the versions into the state of an estimator, and compare them on loading.
-
-    pickle, joblib and skops all take the state.
-    """
+    """Write the versions into the state of an estimator, which loading compares."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**dict(super().__getstate__()), "_made_with": versions()}
@@ -172,11 +169,7 @@ class GaussNewtonEstimator(
     )
 
     def _solver_object(self):
-        """Return the solver object that ``solver`` stands for.
-
-        It is a ValueError if there is no such solver, if it belongs to another
-        estimator, or if one of its parameters is out of range.
-        """
+        """Return the solver object that ``solver`` stands for."""
         solver, known = self.solver, self._short_forms
         if isinstance(solver, str):
             if solver in known:
@@ -271,20 +264,14 @@ class GaussNewtonEstimator(
         return np.asarray(value, dtype=self.dtype)
 
     def _dtype_and_device(self):
-        """Precision and device of the fit that is being made, or else of the last one.
-
-        If this machine lacks the device of the last one, the default takes its place.
-        """
+        """Precision and device of this fit, or of the last one where it is here."""
         if hasattr(self, "_fit_run") or not hasattr(self, "_computed_in"):
             return self.dtype, self.device
         dtype, device = self._computed_in
         return dtype, backend.available(device)
 
     def _in_batches(self, function, x, batch_rows=_BATCH_ROWS, dtype=None):
-        """A compiled function of rows, in float64, for few shapes of its argument.
-
-        It is computed in the precision of the fit, if ``dtype`` is not given.
-        """
+        """A compiled function of rows, in float64, for few shapes of its argument."""
         parts = []
         own, device = self._dtype_and_device()
         dtype = dtype or own
@@ -454,10 +441,7 @@ class SoftmaxClassifier(ClassifierMixin):
         self.classes_ = classes
 
     def _encode_weighted(self, X, y, weight):
-        """Rows that have weight: X, class numbers, and weights times class weights.
-
-        Their labels are among ``classes_``.
-        """
+        """Rows of weight: X, class numbers, and weights times class weights."""
         if (weight == 0).any():
             counted = weight > 0
             X, y, weight = X[counted], y[counted], weight[counted]

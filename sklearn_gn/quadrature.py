@@ -181,7 +181,8 @@ class Cells:
         nodes = _product([nodes] * n_features)
         shares = np.prod(_product([shares / 2] * n_features), axis=1)
         halves = (self.high - self.low) / 2
-        points = self._centres[:, None] + halves[:, None] * nodes
+        centres = (self.low + self.high) / 2
+        points = centres[:, None] + halves[:, None] * nodes
         weights = self.volumes[:, None] * shares
         return points.reshape(-1, n_features), weights.ravel()
 
@@ -240,7 +241,8 @@ class Cells:
             )
         cells = self
         for _ in range(_count("levels", levels, least=0, scalar=True)):
-            cells = cells._divide(cells._are_met(hyperplanes), cells._centres)
+            centres = (cells.low + cells.high) / 2
+            cells = cells._divide(cells._are_met(hyperplanes), centres)
         if n_features == 1:
             for bias, slope in hyperplanes:
                 inside = cells._are_met([(bias, slope)], touching=False)
@@ -248,13 +250,9 @@ class Cells:
                     cells = cells._divide(inside, -bias / slope)
         return cells
 
-    @property
-    def _centres(self):
-        return (self.low + self.high) / 2
-
     def _are_met(self, hyperplanes, *, touching=True):
         """Which cells meet a hyperplane; ``touching`` counts those beside it, too."""
-        centres, halves = self._centres, (self.high - self.low) / 2
+        centres, halves = (self.low + self.high) / 2, (self.high - self.low) / 2
         tolerance = 1e-14 if touching else -1e-14  # of a side along a hyperplane
         met = np.full(len(self), False)
         for bias, *normal in hyperplanes:  # one by one, to keep the memory small

@@ -98,10 +98,7 @@ def available(platform):
 
 
 def to_numpy(tree):
-    """Copy the arrays of a tree to numpy, in the same precision.
-
-    The copies are writable and own their data, so that they pickle without JAX.
-    """
+    """Copy the arrays of a tree to writable arrays of numpy, of the same precision."""
     import jax
 
     return jax.tree.map(

@@ -21,11 +21,7 @@ _SYMMETRIC_ROWS = 256  # of the blocks of a symmetric product, on a CPU
 
 
 def split(rows):
-    """Return the rows with a leading axis of blocks.
-
-    The length of a block is a power of two; all rows are one where none of some size
-    divides them.
-    """
+    """Return the rows with a leading axis of blocks of one length."""
     n = jax.tree.leaves(rows)[0].shape[0]
     power = n & -n
     length = n if n <= BLOCK_ROWS or power < LEAST_ROWS else min(BLOCK_ROWS, power)

@@ -43,11 +43,7 @@ def own_rows(array):
 
 
 def differentiable_sum(function):
-    """Return a sum over rows, as a function, that is summed over the devices.
-
-    Its gradient is, too. ``function`` maps parameters, which are the same on all
-    devices, to the sum over the rows of one.
-    """
+    """Return a sum over rows that covers all devices, and so does its gradient."""
     if n_devices() == 1:
         return function
     import jax

@@ -129,11 +129,7 @@ def _mesh(leaf):
 
 
 def divide_rows(arrays, mesh, batch_size):
-    """Return arrays of rows on the devices, a share of every batch on each.
-
-    They have a whole number of batches, whose size is a multiple of the number of
-    devices.
-    """
+    """Return arrays of rows on the devices, an equal share of every batch on each."""
     count = mesh.size
 
     def ordered(array):

@@ -19,10 +19,7 @@ def scaled_back(values, scale, center=0.0):
 
 
 def numbers(values, network):
-    """Return the values of a network; only one of the user's own may give NaN.
-
-    That is a ValueError.
-    """
+    """Return the values of a network; NaN, of a user's own network, is an error."""
     wrong = np.isnan(values).reshape(len(values), -1).any(axis=1)
     if wrong.any():
         raise ValueError(
@@ -33,18 +30,11 @@ def numbers(values, network):
 
 
 def unbounded(deviations):
-    """Return deviations or variances, infinite where they are NaN.
-
-    They are NaN where a part of them has left the range of floats: nothing bounds them.
-    """
+    """Return deviations, infinite where they are NaN: out of the range of floats."""
     return np.where(np.isnan(deviations), np.inf, deviations)
 
 
 def noise_deviation(precision, ratio=1.0):
-    """Return the standard deviation of noise, infinite where its precision is zero.
-
-    ``ratio``, a number or (q,), is the variance of the noise of each target relative to
-    the mean of all.
-    """
+    """Deviations of noise: ``ratio`` is its variance relative to the mean of all."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return unbounded(np.sqrt(ratio) / np.sqrt(np.float64(precision)))[()]

@@ -90,10 +90,7 @@ class NumPy:
 
     @staticmethod
     def with_part(array, part, row, column):
-        """Write a part into a matrix, which NumPy changes in place.
-
-        One that would reach beyond the last row begins earlier.
-        """
+        """Write a part into a matrix, at the end if it would reach beyond it."""
         height, width = part.shape
         row = min(row, len(array) - height)
         array[row : row + height, column : column + width] = part

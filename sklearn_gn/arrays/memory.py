@@ -12,10 +12,7 @@ _CGROUP_FILES = (  # limit, usage, and file cache in memory.stat, of versions 2 
 
 
 def available_bytes():
-    """Return the bytes that new arrays can take, or None where nobody says.
-
-    A container, or a job of a batch system, may take less than its machine has free.
-    """
+    """Return the bytes that new arrays can take, also in a container, if known."""
     found = []
     try:
         found.append(1024 * _field(_PROC / "meminfo", "MemAvailable:"))

@@ -117,10 +117,7 @@ def enable_compilation_cache(path: PathLike | None = None) -> Path | None:
 
 
 def enable_if_asked():
-    """Enable the cache if the environment variable says so and the folder can be used.
-
-    Without it fits compile again, which is no reason to stop the import.
-    """
+    """Enable the cache if the environment asks for it; a failure is a warning."""
     value = os.environ.get(VARIABLE, "")
     if value in ("", "0"):
         return
@@ -137,10 +134,7 @@ def enable_if_asked():
 
 
 def forget_if_many():
-    """Count compiled programs from the first call on, and forget them if many.
-
-    A process that has not loaded JAX has none.
-    """
+    """Count compiled programs from the first call on, and forget them if many."""
     global _counted
     jax = sys.modules.get("jax")
     if jax is None:

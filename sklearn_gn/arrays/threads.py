@@ -27,10 +27,7 @@ _ROWS = 600  # of a block of a product; smaller ones are multiplied at a lower r
 
 
 def n_cores():
-    """Return the number of cores for threads: one in a worker of multiprocessing.
-
-    Such a worker is one of several that share the cores.
-    """
+    """Number of cores for threads: one in a worker of a pool, which share them."""
     return 1 if current_process().daemon else joblib.cpu_count()
 
 
@@ -92,10 +89,7 @@ class one_blas_thread:
 
 
 def share():
-    """Return the number of threads that a fit may use instead of BLAS.
-
-    It is one outside of fits.
-    """
+    """Number of threads that a fit may use instead of BLAS; one outside of fits."""
     n_threads = max(_own_threads.values(), default=1)
     if n_threads > 1:
         n_threads = min(n_cores(), n_threads) // max(len(_depths), 1)
@@ -160,11 +154,7 @@ def in_threads(tasks):
 
 
 def side_by_side(function, items, work=math.inf):
-    """Return a function of every item, in threads where the work of one pays.
-
-    Nearly all time of large ones is spent in BLAS and LAPACK; small ones would only
-    wait for each other.
-    """
+    """Return a function of every item, in threads where the work of one pays."""
     if work <= _LEAST:
         return [function(item) for item in items]
     return in_threads([partial(function, item) for item in items])

@@ -37,11 +37,7 @@ def dimension(a):
 
 
 class Record:
-    """Base of classes that are stored like named tuples.
-
-    They are made again by their constructor, from what their method ``fields`` returns:
-    values by name.
-    """
+    """Base of classes that are made again from the values of ``fields()`` by name."""
 
 
 class StoredWithoutCaches:

@@ -44,11 +44,7 @@ def takes_only_chunks(fit_chunks):
 
 
 def first_chunk(estimator, chunks, X_val=None):
-    """Return the first chunk that holds rows.
-
-    Chunks that the estimator cannot be fitted to, with its parameters, are a
-    ValueError.
-    """
+    """Return the first chunk that holds rows, of chunks that can be fitted."""
     if iter(chunks) is chunks:
         raise ValueError(
             "chunks can be iterated only once, but a fit reads them several "
@@ -79,10 +75,7 @@ def check_on_one_device(estimator):
 
 
 def numbered(chunks, first=0):
-    """Yield number, from ``first`` on, and arrays of the chunks that hold rows.
-
-    All arrays of a chunk have one length, and all data frames the same columns.
-    """
+    """Yield number, from ``first`` on, and arrays of the chunks that hold rows."""
     first_names = None
     for number, chunk in enumerate(chunks, first):
         if not isinstance(chunk, tuple) or len(chunk) not in (2, 3):
@@ -124,11 +117,7 @@ def one_column(array, name):
 def checked_chunk(
     number, chunk, *, n_features, n_targets=1, classes=None, factors=None
 ):
-    """Return the arrays (X, targets, weight) of a chunk; None if it has no weight.
-
-    Targets have the shape (m, n_targets). Labels become the numbers of the ``classes``,
-    and the weights are multiplied by their ``factors``.
-    """
+    """Return (X, targets (m, q), weight) of a chunk; None if it has no weight."""
     X, y, *weight = chunk
     name = f"Chunk {number}"
     X = X.toarray() if sparse.issparse(X) else np.asarray(X)

@@ -72,10 +72,7 @@ def from_days(days):
 
 
 def given_days(name, values):
-    """Return dates that a parameter gives as days since 1970.
-
-    Dates with a time zone, such as pandas Timestamps, are converted to UTC.
-    """
+    """Return dates that a parameter gives, in UTC, as days since 1970."""
     values_ = np.asarray(values, dtype=object)
     try:
         if any(isinstance(value, Number) for value in values_):
@@ -127,10 +124,7 @@ def is_frame(X):
 
 
 def columns_of(X, without_numbers=True):
-    """Yield name and content of the columns of a data frame; None and X otherwise.
-
-    Columns of numbers, which hold neither dates nor text, may be left out.
-    """
+    """Yield name and content of the columns of a data frame; None and X otherwise."""
     if not is_frame(X):
         yield None, X
         return
@@ -155,10 +149,7 @@ def check_column(column, names):
 
 
 def replace_dates(X, column):
-    """Return X with dates in one column as days, and the kind of the dates or None.
-
-    X is a data frame, or an array of dates alone; the column is a number or a name.
-    """
+    """Return X with dates in one column as days, and the kind of the dates or None."""
     if getattr(getattr(X, "dtype", None), "kind", None) in tuple(_NUMBERS):
         return X, None
     if not is_frame(X):

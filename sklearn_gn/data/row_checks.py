@@ -55,11 +55,7 @@ def target_spread(y, sample_weight):
 
 
 def checked_rows(X, y, sample_weight, predictions):
-    """Return the :class:`RowChecks` of training data.
-
-    ``predictions`` maps rows to an array (n_samples, n_targets); it is None for
-    classes.
-    """
+    """Return the :class:`RowChecks`; ``predictions`` is None for classes."""
     used = slice(None) if sample_weight is None else np.flatnonzero(sample_weight > 0)
     rows, targets = X[used], y[used]
     if predictions is None:
@@ -78,10 +74,7 @@ def checked_rows(X, y, sample_weight, predictions):
 
 
 def _lacking(X, y, residuals):
-    """Return the share of squared residuals on which the nearest rows agree.
-
-    Zero if that may be chance, which products of independent residuals show.
-    """
+    """Share of squared residuals on which nearest rows agree, zero if by chance."""
     _, kept = np.unique(row_codes(X, y), return_index=True)
     kept = np.sort(kept)[:: -(-len(kept) // _MOST_PAIRS)]
     X, residuals = X[kept], residuals[kept]
@@ -128,11 +121,7 @@ def _n_copies(X, y):
 
 
 def with_tails(checks, y, residuals, weight, numbers):
-    """Add the rows with far residuals, if they decide the noise level.
-
-    y and residuals are (n_samples, n_targets); ``numbers`` are the rows' positions in
-    the training data.
-    """
+    """Add the rows with far residuals, if they decide the noise level."""
     size = np.abs(residuals)
     if weight is not None:  # rows that count less are meant to be far
         size *= np.sqrt(np.minimum(weight / np.median(weight), 1))[:, None]

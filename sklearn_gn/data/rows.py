@@ -112,11 +112,7 @@ def chunks_of(X, y, sample_weight=None):
 
 
 def check_fits(needed, advice):
-    """Raise a ValueError with advice if a fit needs more memory than there is.
-
-    ``needed`` are bytes, or a table. Its rows are sorted, merged where they are equal,
-    and scaled, which takes some copies. A table without a shape is small.
-    """
+    """Raise a ValueError if a fit needs more bytes, or a table more, than there are."""
     if not isinstance(needed, Real):
         n, d = (*(getattr(needed, "shape", ()) or (0,)), 1)[:2]
         needed = 8 * n * (_NUMBERS_A_ROW + _COPIES * d)
@@ -143,10 +139,7 @@ def naming_text(X, advice):
 
 
 def _text_in(error, table, name, advice):
-    """Return a message about the first text of a table; None if it is not the cause.
-
-    The error itself may hold a whole document.
-    """
+    """Return a message about the first text of a table; None if it is not the cause."""
     if table is None or not _OF_TEXT.search(str(error)):
         return None
     for column_name, column in dates.columns_of(table):
@@ -245,10 +238,7 @@ def check_objects(y):
 
 
 def validation_split(n_rows, fraction, rng, labels=None):
-    """Return numbers of the rows to train on and to set aside, in random order.
-
-    They are stratified by the class numbers ``labels`` where that is possible.
-    """
+    """Return rows to train on and to set aside, stratified if there are labels."""
     n_val = max(1, round(fraction * n_rows))
     if n_val >= n_rows:
         raise ValueError(
@@ -269,10 +259,7 @@ def validation_split(n_rows, fraction, rng, labels=None):
 
 
 def feature_spread(X, n_rows=1000):
-    """Return the largest over the smallest standard deviation of the features.
-
-    Constant features do not count; of many rows about ``n_rows`` are looked at.
-    """
+    """Return the largest over the smallest deviation of features that vary."""
     sample = X[:: max(1, X.shape[0] // n_rows)]
     with np.errstate(all="ignore"):
         deviation = sample.std(axis=0)
@@ -334,11 +321,7 @@ def check_sample_weight(sample_weight, X):
 
 
 def weights_of(sample_weight, y_std, X):
-    """Return weights of rows, their counts, and the variance of a row of weight one.
-
-    As :func:`by_deviations`; without ``y_std`` there is no variance. Weights that look
-    like inverse variances are a warning.
-    """
+    """Return weights and counts of rows, and the variance of a row of weight one."""
     count = np.ones(len(X))
     if sample_weight is not None:
         count = check_sample_weight(sample_weight, X)
@@ -354,11 +337,7 @@ def weights_of(sample_weight, y_std, X):
 
 
 def by_deviations(y_std, count):
-    """Return the weights of counted rows, and the variance of a row of weight one.
-
-    ``y_std``, standard deviations up to a factor, changes the weights but not their
-    sum, the sum of the counts.
-    """
+    """Return weights, of the sum of the counts, and the variance of weight one."""
     std = np.asarray(y_std, dtype=np.float64)
     if std.shape != count.shape:
         raise ValueError(f"y_std must have the shape {count.shape}, got {std.shape}.")

@@ -71,7 +71,7 @@ class CheckedRows:
 
     def __iter__(self):
         """Yield the chunks, from the first one on."""
-        return _checked(self._check, numbered(self.chunks))
+        return filter(None, (self._check(*chunk) for chunk in numbered(self.chunks)))
 
     def fold(self, function, join):
         """Return ``function(X, y, weight)`` of all parts, joined; None without rows."""
@@ -82,11 +82,7 @@ class CheckedRows:
         return fold_chunks(self.chunks, task, join)
 
     def survey(self, most=None, draw=0):
-        """Return the :class:`Survey` of all rows, with a sample of ``most`` rows.
-
-        Without a number the sample has as many as fit well; ``draw`` is the number of
-        the hash that decides about it.
-        """
+        """Return the :class:`Survey`, with a sample by the hash of number ``draw``."""
         limits = (_SAMPLE_ROWS, SAMPLE_NUMBERS) if most is None else (most, 2**62)
         found = self.fold(partial(_Seen, limits, draw), _Seen.joined)
         if found is None or found.n_rows == 0:
@@ -112,24 +108,19 @@ class RowSource:
         return prefetched(self._in_units(*part) for part in even_parts(self._rows))
 
     def reduce(self, function, theta, size=None):
-        """Return the sum of ``function(theta, rows)``, of arrays, over all parts.
-
-        It may return a tuple of arrays. On a cluster it is pickled. Parts are divided
-        into blocks of ``size`` rows, if that is given.
-        """
+        """Return the sum of ``function(theta, rows)``, which a cluster pickles."""
         of_part = partial(_of_part, function, theta, size, self._in_units)
         return self._rows.fold(of_part, _added)
 
 
 def reduce(function, theta, rows, size):
-    """Return the sum of ``function(theta, block)``, of arrays, over blocks of rows.
+    """Return the sum of ``function(theta, block)``, of arrays, or a tuple of sums.
 
-    It may return a tuple of arrays. The rows may be a source, ``size`` is the largest
-    number of a block.
+    The rows may be a source; ``size`` is the largest number of a block, None is all.
     """
     if isinstance(rows, RowSource):
         return rows.reduce(function, theta, size)
-    blocks = row_blocks(rows, size)
+    blocks = [rows] if size is None else row_blocks(rows, size)
     return functools.reduce(_added, (function(theta, block) for block in blocks))
 
 
@@ -141,10 +132,7 @@ def row_blocks(rows, size=BLOCK_ROWS):
 
 
 def _of_part(function, theta, size, in_units, *part):
-    rows = in_units(*part)
-    return (
-        function(theta, rows) if size is None else reduce(function, theta, rows, size)
-    )
+    return reduce(function, theta, in_units(*part), size)
 
 
 def _in_units(kind, scaling, total, X, y, weight):
@@ -155,14 +143,11 @@ def _in_units(kind, scaling, total, X, y, weight):
 
 
 def even_parts(chunks):
-    """Yield the rows of chunks ``(X, y, weight)`` in float64, in parts of one length.
-
-    The last one may be shorter.
-    """
+    """Yield rows of chunks ``(X, y, weight)`` in float64, in parts of one length."""
     pieces, missing = [], None
     for chunk in chunks:
-        start, end = 0, len(chunk[0])
-        while start < end:
+        start = 0
+        while start < len(chunk[0]):
             if missing is None:
                 size = missing = part_length(chunk[0].shape[1])
             piece = tuple(array[start : start + missing] for array in chunk)
@@ -199,10 +184,7 @@ def _in_one(pieces):
 
 
 def fold_chunks(chunks, function, join):
-    """Return ``function(number, chunk)`` of all chunks, joined in their order.
-
-    It is computed where the chunks live; None is what a chunk without rows gives.
-    """
+    """Return ``function(number, chunk)`` of all chunks, joined, where these live."""
     engine = engine_of(chunks)
     if engine is None:
         return _joined(join, (function(*one) for one in numbered(chunks)))
@@ -228,13 +210,8 @@ def _joined_here(join, *found):
 
 def _of_block(check, function, join, number, chunk):
     """Return ``function(X, y, weight)`` of the parts of a block; None without rows."""
-    parts = even_parts(_checked(check, [(number, chunk)]))
+    parts = even_parts(filter(None, [check(number, chunk)]))
     return _joined(join, (function(*part) for part in parts))
-
-
-def _checked(check, chunks):
-    found = (check(number, chunk) for number, chunk in chunks)
-    return (chunk for chunk in found if chunk is not None)
 
 
 def _joined(join, found):

@@ -34,12 +34,7 @@ def activation_function(name):
 
 
 def checked_network(network):
-    """Return a network with valid parameters that stay as they are.
-
-    It is the first one of this content, for which functions may be compiled already. A
-    ValueError is raised if a parameter is out of its range, if it is a class, or not
-    hashable.
-    """
+    """Return a valid network that stays as it is, the first of this content."""
     if isinstance(network, type):
         raise ValueError(
             f"network must be an object, got the class {network.__name__}: call it."
@@ -78,11 +73,7 @@ def check_positive(name, value, kind=Real):
 
 
 def initial_parameters(network, rng, x):
-    """Return the parameters to start from, for inputs like x (m, n_inputs).
-
-    Our networks have ``init(rng, n_inputs)``, others, by Flax's convention, ``init(key,
-    x)``.
-    """
+    """Draw parameters by ``init(rng, n_inputs)``, or Flax's ``init(key, x)``."""
     if isinstance(network, Network):
         return network.init(rng, x.shape[1])
     seed = rng.randint(np.iinfo(np.int32).max)
@@ -90,10 +81,7 @@ def initial_parameters(network, rng, x):
 
 
 def n_features(network, params, x):
-    """Return the number of features that a network makes of the rows of x.
-
-    A ValueError is raised if it does not make a row of features of every row.
-    """
+    """Return the number of features of each row; another shape is an error."""
     shape = jax.eval_shape(network.apply, params, x).shape
     if len(shape) != 2 or shape[0] != len(x):
         raise ValueError(
@@ -109,42 +97,19 @@ class Network:
 
     Two networks of the same parameters are equal, and share compiled functions.
     Subclasses have ``init(rng, n_inputs)``, which draws parameters in numpy,
-    ``apply(params, x)``, and ``split(params)``, weights and biases as two lists; those
-    with levels also ``refine(params)``, parameters of the next level.
+    ``apply(params, x)``, ``split(params)``, weights and biases as two lists, and
+    ``check()``. Those with ``n_levels`` have ``level_of(params)`` and
+    ``refine(params)``, parameters of the next level; those whose penalty is not that of
+    the parameters have ``roughness(params)``, and ``plain_penalty`` is False.
     """
 
-    n_levels = 1
-    plain_penalty = True  # whether B is the identity
-
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor parameters and their values.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Without effect; scikit-learn passes it.
-
-        Returns
-        -------
-        dict
-            By name.
-        """
+        """Return the constructor parameters by name; ``deep`` has no effect."""
         del deep
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: Any) -> Self:
-        """Change constructor parameters.
-
-        Parameters
-        ----------
-        **params : dict
-            Names and new values.
-
-        Returns
-        -------
-        Network
-            The network itself.
-        """
+        """Change constructor parameters, and return the network."""
         names = list(self.get_params())
         for name, value in params.items():
             if name not in names:
@@ -162,18 +127,6 @@ class Network:
 
     def __hash__(self):
         return hash(self._key())
-
-    def check(self) -> None:
-        """Raise a ValueError where a parameter is out of its range."""
-
-    def roughness(self, params: Any) -> Any:
-        """Return ``B theta``, whose square is penalised: here the parameters."""
-        return params
-
-    def level_of(self, params: Any) -> int:
-        """Return the number of the level that parameters belong to."""
-        del params
-        return 0
 
 
 def _hashable(value):

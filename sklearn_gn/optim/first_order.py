@@ -55,11 +55,7 @@ def gradient_step(name, parameters, gradient, memory, learning_rate):
 def line_search_step(
     method, parameters, value, gradient, memory, objective, *, direction=None
 ):
-    """Return the move of a quasi-Newton method with a line search, and its memory.
-
-    The ``value`` and the gradient belong to the ``objective`` at the parameters; a bare
-    line search moves along the gradient unless there is a ``direction``.
-    """
+    """Return the move, along a direction if it is given, and the new memory."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         return method.update(
             gradient if direction is None else direction,

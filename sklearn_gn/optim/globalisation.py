@@ -22,11 +22,7 @@ def nielsen_shift(shift, gain_ratio):
 
 
 class Nielsen(NamedTuple):
-    """A shift by Nielsen's rule.
-
-    Every further rejection in a row multiplies it by twice the factor of the one
-    before.
-    """
+    """A shift by Nielsen's rule, which rejections in a row raise ever faster."""
 
     value: Any
     growth: Any

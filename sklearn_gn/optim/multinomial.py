@@ -40,10 +40,7 @@ def all_classes(values):
 
 
 def to_columns(by_class):
-    """Transpose of :func:`all_classes`: sum the classes into the free columns.
-
-    Takes arrays of shape (..., C) and returns shape (..., m).
-    """
+    """Transpose of :func:`all_classes`: sums (..., C) into the free columns."""
     return by_class if by_class.shape[-1] > 2 else by_class[..., 1:]
 
 
@@ -110,20 +107,13 @@ def bounding_curvature(margin):
 
 
 def covariance_product(p, u):
-    """``(diag(p) - p p^T) u`` for each row, arrays of shape (n, C).
-
-    Also of the free columns alone: the value of the other class is zero.
-    """
+    """``(diag(p) - p p^T) u`` for each row, also of the free columns alone."""
     mean = library_of((p, u)).row_products(p, u)
     return p * (u - mean[:, None])
 
 
 def hessian_product(forward, transposed, p, weight, direction):
-    """Product with the Hessian of the weighted cross-entropy, without a penalty.
-
-    ``forward`` maps a change of the parameters to a change of the values (n, m),
-    ``transposed`` is its transpose, and p of shape (n, C) are the probabilities.
-    """
+    """Product with the Hessian of the weighted cross-entropy, without a penalty."""
     change = covariance_product(p, all_classes(forward(direction)))
     return transposed(to_columns(change * weight[:, None]))
 
@@ -131,12 +121,7 @@ def hessian_product(forward, transposed, p, weight, direction):
 def newton_direction(
     product, gradient, *, precondition=None, start=None, forcing, max_iter
 ):
-    """Solve the Newton system inexactly by conjugate gradients.
-
-    Returns the direction, and the iterations it took. ``product`` is that with the
-    Hessian, penalty and damping included, and ``forcing`` the relative residual at
-    which the iteration ends.
-    """
+    """Newton direction to a relative residual ``forcing``, and its iterations."""
     library = library_of(gradient)
     right = library.tree_map(library.xp.negative, gradient)
     forcing = library.xp.asarray(forcing, library.leaves(right)[0].dtype)

@@ -301,10 +301,7 @@ class Problem:
 
     @cached_property
     def regions(self) -> Regions | None:
-        """The parts of the domain in which the equation is smooth as a function of x.
-
-        None where there is only one.
-        """
+        """Parts of the domain in which the equation is smooth; None if one."""
         joined = len(self.outputs) > 1 and self._is_placed
         joined = joined and not isinstance(self.residual, RegionalResidual)
         if joined or self.depends_on or self.n_laplacian_directions is not None:

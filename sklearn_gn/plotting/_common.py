@@ -1,5 +1,6 @@
 """What the displays share."""
 
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any, Self
 
@@ -16,6 +17,8 @@ DRAW_BROKEN_LINES = (
 
 class Display:
     """Base of the displays: needs matplotlib to plot, and remembers where it drew."""
+
+    _draw: Callable[..., Any]  # takes ax and keyword arguments, returns the axes
 
     def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw it.
@@ -34,10 +37,6 @@ class Display:
             The object itself.
         """
         return self._drawn_on(self._draw(ax, kwargs))
-
-    def _draw(self, ax, kwargs):
-        """Draw it and return the axes."""
-        raise NotImplementedError
 
     def _axes(self, ax):
         """Return ``ax``, or the axes of a new figure, with room for its labels."""

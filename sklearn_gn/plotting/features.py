@@ -111,7 +111,7 @@ class FeatureDisplay(Display):
             self.regions_.append(panel.add_collection(drawn, autolim=False))
             style = {"c": colors[self.code], "s": 5, "linewidths": 0, **kwargs}
             self.points_.append(panel.scatter(*z.T, **style))
-            found = np.argmax(_logits(z, output), axis=1)
+            found = np.argmax(all_classes(z @ output[:-1] + output[-1]), axis=1)
             self.accuracy_.append(float(np.mean(found == self.code)))
             title = f"Iteration {iteration}\naccuracy {self.accuracy_[-1]:.1%}"
             panel.set_title(title, fontsize="medium")
@@ -163,12 +163,6 @@ class FeatureDisplay(Display):
         -------
         display : FeatureDisplay
             What is drawn.
-
-        Raises
-        ------
-        ValueError
-            If the last hidden layer does not have two units, if the estimator is of
-            another kind, or if an iteration is negative.
         """
         wanted = sorted(set(iterations))
         if not wanted or wanted[0] < 0:
@@ -238,10 +232,6 @@ def _features_and_output(model, X):
     )
 
 
-def _logits(z, output):
-    return all_classes(z @ output[:-1] + output[-1])
-
-
 def _region(output, k, box):
     """Corners of the convex region of class k in a box."""
     (x0, y0), (x1, y1) = box
@@ -249,7 +239,7 @@ def _region(output, k, box):
     for other in range(max(2, output.shape[1])):
         if other == k or not len(polygon):
             continue
-        logits = _logits(polygon, output)
+        logits = all_classes(polygon @ output[:-1] + output[-1])
         lead = logits[:, k] - logits[:, other]
         after, lead_after = np.roll(polygon, -1, axis=0), np.roll(lead, -1)
         corners = []

@@ -37,11 +37,7 @@ _IMPORTED = ("sklearn_gn", "optax")  # packages whose named tuples are looked up
 
 
 def save(path, snapshot):
-    """Write a snapshot, or leave the file as it was.
-
-    It holds numbers, strings, NumPy arrays and scalars, in tuples, named tuples,
-    records, lists and dicts; any other type is a TypeError.
-    """
+    """Write a snapshot, or leave the file as it was; unknown types are an error."""
     arrays = []
     header = {
         "format": _FORMAT,
@@ -63,10 +59,7 @@ def save(path, snapshot):
 
 
 def load(path):
-    """Return the snapshot of a file, None where there is no file.
-
-    One that is damaged, or holds something else, is a ValueError.
-    """
+    """Return the snapshot of a file, None without one; a damaged one is an error."""
     try:
         file = open(path, "rb")
     except FileNotFoundError:

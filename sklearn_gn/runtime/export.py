@@ -220,10 +220,7 @@ def _scaler(center, scale):
 
 
 def mean_of(members: list, shares: Any, classes: Any = None) -> BaseEstimator:
-    """Return the mean of regressors of one target, with these shares.
-
-    Of classifiers, whose labels are encoded, it is that of the probabilities.
-    """
+    """Return the weighted mean of regressors, or of classifiers' probabilities."""
     from sklearn.ensemble import VotingClassifier, VotingRegressor
     from sklearn.preprocessing import LabelEncoder
     from sklearn.utils import Bunch

@@ -48,13 +48,7 @@ _PARTS = {  # of what pickle refuses to store
 
 
 def digest(value):
-    """Return a digest of a value's content, the same in every process.
-
-    Raises
-    ------
-    TypeError
-        If the content of an object is not known: generators, open files, locks.
-    """
+    """Return a digest of content, the same in every process, or a TypeError."""
     try:
         return _Hasher("sha256", coerce_mmap=True).hash(value)
     except RecursionError:
@@ -83,11 +77,7 @@ class _Hasher(NumpyHasher):
         pickle._Pickler._batch_setitems(self, items, *args)
 
     def reducer_override(self, obj):
-        """Return name and parts of an object that counts otherwise than in pickles.
-
-        The parts come after the object is known to the pickler, so that they may refer
-        to it.
-        """
+        """Return name and parts of what counts otherwise than in pickles."""
         kind = type(obj)
         if isinstance(obj, types.ModuleType):
             return str, (obj.__name__,)

@@ -138,7 +138,8 @@ class FitRun:
                 self.progress = self._recorded(state, report)
                 if report.stop is not None:
                     self.end_start(report.stop)
-                self._stop_at_max_iter()
+                if len(self.log) >= estimator._most_iterations():
+                    self.request_stop("max_iter")
                 if task.call_on_fit_task_end(**end):
                     self.request_stop("callback")
                 self._print_progress()
@@ -152,10 +153,7 @@ class FitRun:
                 self.interrupt(error)
 
     def interrupt(self, error):
-        """Stop because of Ctrl-C, if there is a network to keep; raise other errors.
-
-        Within a search it is the search that is to stop.
-        """
+        """Stop because of Ctrl-C, if there is a network to keep and no search."""
         if not is_interrupt(error):
             raise error
         if self.progress is None or self.data is None or is_one_of_many():
@@ -268,10 +266,6 @@ class FitRun:
                 state=state, best=best, start=start, ended=None, reasons=reasons
             )
 
-    def _stop_at_max_iter(self):
-        if len(self.log) >= self.estimator._most_iterations():
-            self.request_stop("max_iter")
-
     def _numpy(self, tree):
         if not self.solver.compiled:
             return tree
@@ -325,10 +319,7 @@ class FitRun:
             self.stop_reason = StopReason(reason)
 
     def end_start(self, reason):
-        """End the current start; True if it was the last.
-
-        The run then stops for the reason of the start whose network is returned.
-        """
+        """End the current start; True if it was the last."""
         if self.stop_reason is None:  # the solver and a callback may both end it
             self.progress = self.progress._replace(ended=StopReason(reason).value)
             self._begin_next_start()
@@ -361,7 +352,8 @@ class FitRun:
         self.progress = progress._replace(best=BestNetwork(*progress.best))
         if snapshot["stop_reason"] is not None:
             self.stop_reason = StopReason(snapshot["stop_reason"])
-        self._stop_at_max_iter()
+        if len(self.log) >= self.estimator._most_iterations():
+            self.request_stop("max_iter")
 
     def signature(self):
         """Return digests of all that the result depends on, but for the budgets."""

@@ -102,11 +102,7 @@ def cell(value):
 
 
 def digits(values, width):
-    """Return positions as text with as many digits as their uncertainty asks for.
-
-    They differ in the digits that are printed where they differ by two digits of the
-    smallest of the widths.
-    """
+    """Return positions as text with as many digits as their uncertainty asks for."""
     width = width[np.isfinite(width) & (width > 0)]
     size = np.abs(values[np.isfinite(values)]).max(initial=0)
     if not (len(width) and size > 0):

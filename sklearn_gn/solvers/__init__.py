@@ -33,20 +33,10 @@ __all__ = [
     "Solver",
 ]
 
-
-def _by_name(*solvers):
-    return {solver.name: solver for solver in solvers}
-
-
-SHALLOW_RELU_SOLVERS = _by_name(
-    JointGN(),
-    SgGN(),
-    LM(),
-    LM(hidden_only=True),
-    KFRA(),
-    BFGS(),
-    Adam(learning_rate=0.01),
-)
-SOFTMAX_HEAD_SOLVERS = _by_name(FGNNewton(), FGN(), SGN(), Adam())
-NETWORK_SOLVERS = _by_name(GNvpro(), FullGN(), LBFGSvpro(), Adam(), SGD())
-PINN_SOLVERS = _by_name(DNGD(), Adam(), SGD(), LBFGS(), SSBroyden())
+_OF_SHALLOW_RELU = JointGN(), SgGN(), LM(), LM(hidden_only=True), KFRA(), BFGS()
+SHALLOW_RELU_SOLVERS = {
+    s.name: s for s in (*_OF_SHALLOW_RELU, Adam(learning_rate=0.01))
+}
+SOFTMAX_HEAD_SOLVERS = {s.name: s for s in (FGNNewton(), FGN(), SGN(), Adam())}
+NETWORK_SOLVERS = {s.name: s for s in (GNvpro(), FullGN(), LBFGSvpro(), Adam(), SGD())}
+PINN_SOLVERS = {s.name: s for s in (DNGD(), Adam(), SGD(), LBFGS(), SSBroyden())}
