@@ -2,10 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from sklearn_gn.arrays.programs import (
-    enable_compilation_cache,
-    enable_if_asked,
-)
+from sklearn_gn.arrays.programs import enable_compilation_cache, enable_if_asked
 from sklearn_gn.data.tables import TableChunks
 from sklearn_gn.pinn.estimator import PINNSolver
 from sklearn_gn.segmented.estimator import SegmentedRegressor

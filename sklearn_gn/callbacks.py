@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
+from typing import Any, Literal
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import PathLike
@@ -20,15 +19,7 @@ from sklearn_gn.optim.stop import is_interrupt
 from sklearn_gn.runtime import checkpoint
 from sklearn_gn.runtime.fingerprint import BUDGETS, digest
 
-__all__ = [
-    "Checkpoint",
-    "EarlyStopping",
-    "LogWriter",
-    "TimeBudget",
-]
-
-_INTEGERS = (int, np.integer)
-_NUMBERS = (*_INTEGERS, float, np.floating)
+__all__ = ["Checkpoint", "EarlyStopping", "LogWriter", "TimeBudget"]
 
 
 class _Callback:
@@ -92,7 +83,7 @@ class TimeBudget(_Callback):
     """
 
     def __init__(self, seconds: float) -> None:
-        if not (isinstance(seconds, _NUMBERS) and seconds > 0):
+        if not (isinstance(seconds, Real) and seconds > 0):
             raise ValueError(f"seconds must be a number > 0, got {seconds!r}.")
         self.seconds = seconds
         super().__init__()
@@ -112,15 +103,6 @@ class TimeBudget(_Callback):
             run.request_stop("max_time")
             run.seconds_left = min(left, run.seconds_left)
         return True
-
-
-class _Count(NamedTuple):
-    """Iterations without improvement at the end of a log."""
-
-    n_rows: int = 0  # that were counted
-    start: int = 0
-    best: float = float("inf")
-    since: int = 0
 
 
 class EarlyStopping(_Callback):
@@ -157,11 +139,11 @@ class EarlyStopping(_Callback):
     ) -> None:
         if monitor not in ("val_loss", "loss"):
             raise ValueError(f"monitor must be 'val_loss' or 'loss', got {monitor!r}.")
-        if not (isinstance(n_iter_no_change, _INTEGERS) and n_iter_no_change >= 1):
+        if not (isinstance(n_iter_no_change, Integral) and n_iter_no_change >= 1):
             raise ValueError(
                 f"n_iter_no_change must be an integer >= 1, got {n_iter_no_change!r}."
             )
-        if not (isinstance(min_delta, _NUMBERS) and min_delta >= 0):
+        if not (isinstance(min_delta, Real) and min_delta >= 0):
             raise ValueError(f"min_delta must be a number >= 0, got {min_delta!r}.")
         self.monitor = monitor
         self.n_iter_no_change = n_iter_no_change
@@ -180,7 +162,8 @@ class EarlyStopping(_Callback):
         run.stopping_rules.append(repr(self))
         if self.restore_best:
             run.monitor = self.monitor
-        self._fits[id(estimator)] = _Count()
+        # Rows that were counted, their start, the best value, and iterations since it.
+        self._fits[id(estimator)] = 0, 0, float("inf"), 0
 
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
@@ -199,10 +182,8 @@ class EarlyStopping(_Callback):
                 since += 1
         if start != run.progress.start:  # the current one has no row yet
             start, best, since = run.progress.start, float("inf"), 0
-        self._fits[id(estimator)] = _Count(len(run.log), start, best, since)
-        if since < self.n_iter_no_change:
-            return False
-        return run.end_start("early_stopping")
+        self._fits[id(estimator)] = len(run.log), start, best, since
+        return since >= self.n_iter_no_change and run.end_start("early_stopping")
 
 
 class LogWriter(_Callback):
@@ -336,7 +317,7 @@ class Checkpoint(_Callback):
                 raise
             warn_user(
                 f"The checkpoint {str(path)!r} could not be written ({error}); the fit "
-                "continues.",
+                "continues."
             )
         self._fits[id(estimator)] = path, time.perf_counter()
         return False

@@ -53,24 +53,21 @@ class Diagnosis:
 
     def __str__(self):
         lines = [f"{self.estimator}:"]
-        for finding in self.findings:
-            change = f" [{finding.parameter}]" if finding.parameter else ""
+        for cause, text, parameter in self.findings:
+            change = f" [{parameter}]" if parameter else ""
             # A fit without a limit has no cause to name.
-            cause = "" if finding.cause == "none" else f"{finding.cause}{change}: "
-            lines.append(f"- {cause}{finding.text}")
+            named = "" if cause == "none" else f"{cause}{change}: "
+            lines.append(f"- {named}{text}")
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self):
         items = []
-        for finding in self.findings:
-            change = (
-                finding.parameter and f" (<code>{escape(finding.parameter)}</code>)"
-            )
-            cause = f"<b>{escape(finding.cause)}</b>{change or ''}: "
-            cause = "" if finding.cause == "none" else cause
-            items.append(f"<li>{cause}{escape(finding.text)}</li>")
+        for cause, text, parameter in self.findings:
+            change = f" (<code>{escape(parameter)}</code>)" if parameter else ""
+            named = "" if cause == "none" else f"<b>{escape(cause)}</b>{change}: "
+            items.append(f"<li>{named}{escape(text)}</li>")
         return f"<p>{escape(self.estimator)}</p><ul>{''.join(items)}</ul>"
 
 
@@ -108,16 +105,15 @@ def _budget(model):
         return Finding("stopped", reason.advice, "warm_start")
     if reason is StopReason.CALLBACK:
         return Finding("stopped", "A callback stopped the fit.")
-    parameter = "max_time" if reason is StopReason.MAX_TIME else "max_iter"
-    cause = "time" if reason is StopReason.MAX_TIME else "iterations"
-    if _by_evidence(model):
-        how = "The log evidence, by which such a fit ends, was still rising"
-        advice = f"{how}. Raise {parameter}, or set warm_start=True."
-        return Finding(cause, advice, parameter)
+    cause, parameter = "iterations", "max_iter"
+    if reason is StopReason.MAX_TIME:
+        cause, parameter = "time", "max_time"
     losses = model.convergence_log_["loss"]
     best = np.minimum.accumulate(losses[np.isfinite(losses)])
     how, fall = "", np.nan
-    if len(best) > 1:
+    if _by_evidence(model):
+        how = "The log evidence, by which such a fit ends, was still rising. "
+    elif len(best) > 1:
         before = best[-1 - max(1, len(best) // 10)]
         fall = (before - best[-1]) / abs(before) if before != 0 else 0.0
         how = f"In the last tenth of the iterations the loss fell by {fall:.1%}. "
@@ -131,16 +127,11 @@ def _failure(model):
     reason = StopReason(model.stop_reason_)
     if reason.converged or reason.requested or reason.budget:
         return None
-    return Finding("stopped", reason.advice, _PARAMETER.get(reason))
-
-
-_PARAMETER = {
-    StopReason.SINGULAR: "damping",
-    StopReason.NON_FINITE: "damping",
-    StopReason.DIVERGED: "damping",
-    StopReason.SEPARABLE: "alpha",
-    StopReason.LINE_SEARCH: "solver",
-}
+    parameter = {
+        **dict.fromkeys(("singular", "non_finite", "diverged"), "damping"),
+        **{"separable": "alpha", "line_search": "solver"},
+    }
+    return Finding("stopped", reason.advice, parameter.get(reason.value))
 
 
 def _overfitting(model):

@@ -7,7 +7,7 @@ compiled function run without it.
 """
 
 import os
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from multiprocessing import current_process
 
@@ -86,15 +86,12 @@ def mesh_of(device):
 
 def available(platform):
     """Return the platform if this machine has it, else None: JAX's default."""
-    if not isinstance(platform, str):
-        return None
-    import jax
+    if isinstance(platform, str):
+        import jax
 
-    try:
-        jax.devices(platform)
-    except RuntimeError:
-        return None
-    return platform
+        with suppress(RuntimeError):
+            return platform if jax.devices(platform) else None
+    return None
 
 
 def to_numpy(tree):

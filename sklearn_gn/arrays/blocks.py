@@ -94,9 +94,7 @@ def _by_blocks(make, n, rows_each, size, *terms):
 
 def symmetric_of(lower):
     """Return the symmetric matrix with the given lower blocks, row by row."""
-    count = len(lower)
-    rows = [
-        [lower[i][j] if j <= i else lower[j][i].T for j in range(count)]
-        for i in range(count)
-    ]
-    return jnp.concatenate([jnp.concatenate(row, axis=1) for row in rows])
+    numbers = range(len(lower))
+    return jnp.block(
+        [[lower[i][j] if j <= i else lower[j][i].T for j in numbers] for i in numbers]
+    )

@@ -53,29 +53,28 @@ class by_rows:
 
     def __call__(self, *args, **kwargs):
         """Call it where its rows are."""
-        mesh = _mesh_of_rows((args, kwargs))
-        if mesh is None:
-            return self._one(*args, **kwargs)
-        return self._several(*self._divide(mesh, args, kwargs))
+        compiled, args, kwargs = self._where_rows_are(args, kwargs)
+        return compiled(*args, **kwargs)
 
     def lower(self, *args, **kwargs):
         """Lower it for the devices of its arguments."""
-        mesh = _mesh_of_rows((args, kwargs))
-        if mesh is None:
-            return self._one.lower(*args, **kwargs)
-        return self._several.lower(*self._divide(mesh, args, kwargs))
+        compiled, args, kwargs = self._where_rows_are(args, kwargs)
+        return compiled.lower(*args, **kwargs)
 
-    def _divide(self, mesh, args, kwargs):
+    def _where_rows_are(self, args, kwargs):
+        """The compiled function for one device or several, and its arguments."""
+        leaves = jax.tree.leaves((args, kwargs))
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        meshes = () if traced else map(_mesh, leaves)
+        mesh = next((m for m in meshes if m is not None), None)
+        if mesh is None:  # one device, or a part of a compiled function
+            return self._one, args, kwargs
         given = dict(self._signature.bind(*args, **kwargs).arguments)
         named = tuple((name, given.pop(name)) for name in self._names)
         leaves, tree = jax.tree.flatten(given)
-        static = tuple(
-            (k, leaf)
-            for k, leaf in enumerate(leaves)
-            if not isinstance(leaf, jax.Array | np.ndarray | np.generic)
-        )
-        fixed = {k for k, _ in static}
-        arrays = [leaf for k, leaf in enumerate(leaves) if k not in fixed]
+        kinds = jax.Array | np.ndarray | np.generic
+        static = tuple((k, a) for k, a in enumerate(leaves) if not isinstance(a, kinds))
+        arrays = [leaf for leaf in leaves if isinstance(leaf, kinds)]
         # Rows without numbers are divided too, which JAX forgets.
         specs = tuple(
             PartitionSpec(AXIS)
@@ -83,7 +82,7 @@ class by_rows:
             else PartitionSpec()
             for a in arrays
         )
-        return (mesh, specs), named, static, tree, arrays
+        return self._several, ((mesh, specs), named, static, tree, arrays), {}
 
     def _divided(self, where, named, static, tree, arrays):
         mesh, specs = where
@@ -113,14 +112,6 @@ class by_rows:
         )(arrays)
 
 
-def _mesh_of_rows(tree):
-    """The mesh of the arrays whose rows are divided; None where there are none."""
-    leaves = jax.tree.leaves(tree)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return None  # a part of a compiled function
-    return next((m for m in map(_mesh, leaves) if m is not None), None)
-
-
 def _mesh(leaf):
     """The mesh of an array whose rows are divided."""
     sharding = getattr(leaf, "sharding", None)
@@ -130,13 +121,12 @@ def _mesh(leaf):
 
 def divide_rows(arrays, mesh, batch_size):
     """Return arrays of rows on the devices, an equal share of every batch on each."""
-    count = mesh.size
-
-    def ordered(array):
-        shares = array.reshape(-1, count, batch_size // count, *array.shape[1:])
-        return np.swapaxes(shares, 0, 1).reshape(array.shape)
-
-    return put_rows([ordered(np.asarray(array)) for array in arrays], mesh)
+    ordered = []
+    for array in map(np.asarray, arrays):
+        share = mesh.size, batch_size // mesh.size, *array.shape[1:]
+        shares = np.swapaxes(array.reshape(-1, *share), 0, 1)
+        ordered.append(shares.reshape(array.shape))
+    return put_rows(ordered, mesh)
 
 
 def put_rows(arrays, mesh):

@@ -27,7 +27,6 @@ class NumPy:
     sigmoid = staticmethod(expit)
     row_products = staticmethod(partial(np.einsum, "ij,ij->i"))
     vdot = staticmethod(np.vdot)
-    rsqrt = staticmethod(lambda x: 1 / np.sqrt(x))
     symmetric_product = staticmethod(symmetric_product)
 
     @staticmethod
@@ -76,13 +75,6 @@ class NumPy:
         return carry
 
     @staticmethod
-    def map(function, arrays):
-        """Apply a function along the leading axis and stack what it returns."""
-        several = isinstance(arrays, tuple)
-        found = [*map(function, zip(*arrays, strict=True) if several else arrays)]
-        return NumPy.tree_map(lambda *parts: np.stack(parts), *found)
-
-    @staticmethod
     def rows_from(array, start, count):
         """Return some rows; a block that would reach beyond the end begins earlier."""
         start = min(start, array.shape[0] - count)
@@ -122,15 +114,6 @@ class NumPy:
         return matrix
 
     @staticmethod
-    def sigmoid_and_complement(x):
-        """``1 / (1 + exp(-x))`` of x and of -x, exact for either sign."""
-        less = np.exp(-np.abs(x))
-        more = 1 / (1 + less)
-        less *= more
-        positive = x >= 0
-        return np.where(positive, more, less), np.where(positive, less, more)
-
-    @staticmethod
     def products_of_rows(pairs):
         """Products of every row of a and every row of b, for pairs (a, b) of matrices.
 
@@ -158,8 +141,7 @@ class JAX:
         self.symmetric_product = symmetric_product
         self.xp = xp = jax.numpy
         self.tree_map, self.leaves = jax.tree.map, jax.tree.leaves
-        self.while_loop, self.map, self.rsqrt = lax.while_loop, lax.map, lax.rsqrt
-        self.cond, self.ravel = lax.cond, ravel_pytree
+        self.cond, self.while_loop, self.ravel = lax.cond, lax.while_loop, ravel_pytree
         self.fori_loop = lambda lower, upper, iterate, carry: lax.fori_loop(
             xp.int32(lower), xp.int32(upper), iterate, carry
         )
@@ -170,7 +152,6 @@ class JAX:
         self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
         self.softmax = partial(jax.nn.softmax, axis=-1)
         self.log_softmax = partial(jax.nn.log_softmax, axis=-1)
-        self.sigmoid_and_complement = lambda x: (jax.nn.sigmoid(x), jax.nn.sigmoid(-x))
         self.vdot = partial(xp.vdot, precision=lax.Precision.HIGHEST)
         self.row_products = lambda a, b: xp.sum(a * b, axis=1)
 

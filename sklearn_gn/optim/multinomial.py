@@ -74,8 +74,9 @@ def margins(logits, label):
     competitors = library.with_label(logits, label, -library.xp.inf)
     log_sum, rho = library.logsumexp_and_softmax(competitors)
     margin = log_sum - own
-    p_rest, p_true = library.sigmoid_and_complement(margin)
-    return Margins(margin, p_true, p_rest, rho, label)
+    return Margins(
+        margin, library.sigmoid(-margin), library.sigmoid(margin), rho, label
+    )
 
 
 def cross_entropy(margin):
@@ -150,26 +151,16 @@ def solve_rows(gram, root, slope, total, cg_iterations):
     in which nothing overflows at any margin, while the whitened residual does; CG on
     this system meets only right-hand sides in the range of S.
 
-    ``gram`` is G, as an array of shape (r, r), or the product with it; ``root`` and
-    ``slope`` have the shape (r,), and ``total`` is omega, the sum of the weights of the
-    batch. The system is solved by at most ``cg_iterations`` steps of CG, to a relative
-    residual of 1e-5, or, if 0, by Cholesky, which needs G as an array.
+    ``gram`` is G of shape (r, r), ``root`` and ``slope`` have the shape (r,), and
+    ``total`` is omega, the sum of the weights of the batch. The system is solved by at
+    most ``cg_iterations`` steps of CG, to a relative residual of 1e-5, or, if 0, by
+    Cholesky.
     """
-    library = library_of((root, slope))
-    if callable(gram):
-
-        def product(v):
-            return root * gram(root * v) + total * v
-
-        image = gram(slope)
-    else:
-        matrix = root[:, None] * gram * root[None, :]
-        product = lambda v: matrix @ v + total * v  # noqa: E731
-        image = gram @ slope
-    right = root * image
+    matrix, right = root[:, None] * gram * root[None, :], root * (gram @ slope)
     if cg_iterations:
-        tol = library.xp.asarray(1e-5, right.dtype)
+        tol = namespace(right).asarray(1e-5, right.dtype)
+        product = lambda v: matrix @ v + total * v  # noqa: E731
         v, *_ = conjugate_gradient(product, right, tol=tol, max_iter=cg_iterations)
-        return (slope - root * v) / total
-    solution = factor(matrix, total).solve(right)
-    return (slope - root * solution) / total
+    else:
+        v = factor(matrix, total).solve(right)
+    return (slope - root * v) / total

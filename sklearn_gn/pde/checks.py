@@ -13,17 +13,11 @@ import jax
 import numpy as np
 
 from sklearn_gn._caller import warn_user
+from sklearn_gn.pde import reading
 from sklearn_gn.pde.conditions import BaseCondition, Neumann, Points
 from sklearn_gn.pde.domains import Domain, PointCloud, measured
 from sklearn_gn.pde.given_values import MANY_POINTS, ROUNDING, is_reference, values_of
 from sklearn_gn.pde.jumps import MOST_AXES, check_fluxes, check_shared_places, jumps
-from sklearn_gn.pde.reading import (
-    PlaneWaves,
-    constants,
-    derivatives,
-    residuals_of_waves,
-    slopes_of_equation,
-)
 from sklearn_gn.pde.regions import RegionalResidual
 from sklearn_gn.pde.residual_classes import (
     check_signature,
@@ -144,19 +138,20 @@ def _check_residuals(problem, points, rng):
     levels = np.tile([[0.0], [2.0], [-2.0], [0.0]], len(problem.outputs))
     vectors = rng.normal(size=(3, levels.shape[1], len(size)))[[0, 1, 2, 0]]
     vectors = 2 * np.pi * vectors / size / np.sqrt(len(size))
-    waves = PlaneWaves(vectors, np.zeros(levels.shape), np.ones(levels.shape), levels)
+    ones = np.ones(levels.shape)
+    waves = reading.PlaneWaves(vectors, 0 * ones, ones, levels)
     given = {name: problem.start[name] for name in problem.unknown}
     given = {n: np.stack([a, a, a, 1.1 * a + 0.1]) for n, a in given.items()}
     stuck, equations = {}, None
     for kind in problem.residual_classes():
-        rows = residuals_of_waves(problem, kind, points[kind.name], waves, given)
+        own = points[kind.name]
+        rows = reading.residuals_of_waves(problem, kind, own, waves, given)
         values, changed = np.moveaxis(rows[:, :3], 1, 0), np.moveaxis(rows, 1, 0)[::3]
         failed = (~np.isfinite(values).all(axis=2)).all(axis=0)
         if failed.any():
-            x = points[kind.name].x[failed][0].tolist()
             raise ValueError(
-                f"{kind.name}: the residual is NaN or infinite at {x} for smooth "
-                "fields."
+                f"{kind.name}: the residual is NaN or infinite at "
+                f"{own.x[failed][0].tolist()} for smooth fields."
             )
         equations = values if equations is None else equations
         # A transform may fulfil conditions by itself.
@@ -272,11 +267,12 @@ def _warn_of_fluxes(problem):
         return
     inside, _, area = measured(domain.interior(), MANY_POINTS, rng)
     rim, _, length = measured(domain.boundary(), MANY_POINTS, rng)
-    slopes = slopes_of_equation(problem, inside, 0.0)[:, 0, :, 0]
+    slopes = reading.slopes_of_equation(problem, inside, 0.0)[:, 0, :, 0]
     inside = Points(inside[:, None], inside[:, :0])
-    zero = constants([[0.0]], domain.dim)
-    source = residuals_of_waves(problem, kind, inside, zero)[:, 0, 0]
-    second = [derivatives(domain.dim).index((k, k)) for k in range(domain.dim)]
+    zero = reading.constants([[0.0]], domain.dim)
+    source = reading.residuals_of_waves(problem, kind, inside, zero)[:, 0, 0]
+    known = reading.derivatives(domain.dim)
+    second = [known.index((k, k)) for k in range(domain.dim)]
     c, expected = slopes[0, second[0]], np.zeros_like(slopes)
     expected[:, second] = c
     if not np.allclose(slopes, expected, rtol=0, atol=ROUNDING * abs(slopes).max()):

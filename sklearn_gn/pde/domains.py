@@ -74,7 +74,7 @@ def measured(patch, n, rng):
 def _uniforms(n_dimensions, rng, method):
     if method == "uniform" or n_dimensions > qmc.Sobol.MAXDIM:
         return lambda n: rng.uniform(size=(n, n_dimensions))
-    engine = {"sobol": qmc.Sobol, "halton": qmc.Halton}[method]
+    engine = qmc.Sobol if method == "sobol" else qmc.Halton
     return engine(n_dimensions, seed=int(2**31 * rng.uniform())).random
 
 

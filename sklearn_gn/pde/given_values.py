@@ -221,11 +221,8 @@ def _initial_conditions(problem):
 
 
 def _is_periodic(problem, axis):
-    name = problem.domain.axes[axis]
-    return name in problem.periodic or any(
-        isinstance(condition, Periodic) and condition.axis == name
-        for condition in problem.conditions
-    )
+    closed = [c.axis for c in problem.conditions if isinstance(c, Periodic)]
+    return problem.domain.axes[axis] in (*problem.periodic, *closed)
 
 
 # --- where the values break ----------------------------------------------------------
@@ -238,9 +235,8 @@ def _places(problem, axis, starts):
     if not is_finite:
         return []
     if _is_periodic(problem, axis):
-        pairs = enumerate(zip(both, units, strict=True))
-        steps = [(k, np.abs(a[-1] - a[0]) > JUMP * unit) for k, (a, unit) in pairs]
-        found = [(float(low), order) for order, step in steps if step.any()][:1]
+        steps = [np.abs(both[k][-1] - both[k][0]) / units[k] for k in range(2)]
+        found = [(float(low), k) for k in range(2) if steps[k].max() > JUMP][:1]
     else:
         found = _at_ends(problem, axis, starts, [unit.max() for unit in units])
     for order, unit in enumerate(units):

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import KDTree
 
+from sklearn_gn.pde import reading
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Points
 from sklearn_gn.pde.domains import Domain, draw
 from sklearn_gn.pde.given_values import (
@@ -29,12 +30,6 @@ from sklearn_gn.pde.given_values import (
     follows_jump,
     steepest_parts,
     values_of,
-)
-from sklearn_gn.pde.reading import (
-    PlaneWaves,
-    fluxes_of_waves,
-    slopes_of_equation,
-    with_fluxes,
 )
 from sklearn_gn.pde.residual_classes import named_parameters
 from sklearn_gn.pde.shapes import Box
@@ -75,7 +70,8 @@ def jumps(problem, default_network=True):
             )
             step = PLACE * np.ptp(bounds) * np.eye(problem.domain.dim)[k]
             size = np.ones(len(problem.outputs))
-            slopes = slopes_of_equation(problem, places[0] + [-step, step], size)
+            points = places[0] + [-step, step]
+            slopes = reading.slopes_of_equation(problem, points, size)
             if np.ptp(slopes, axis=0).max() > JUMP * np.abs(slopes).max():
                 text += (
                     " A factor of derivatives of the solution jumps, and the derivative"
@@ -147,7 +143,7 @@ class Differentiated:
 
     def __call__(self, *given):
         """Values (dim * m,) at a point: of each axis as many, or zeros."""
-        _, found = with_fluxes(partial(self.equation, *given), given[1][0])
+        _, found = reading.with_fluxes(partial(self.equation, *given), given[1][0])
         m = max(map(len, found))
         return jnp.concatenate([jnp.pad(a, (0, m - len(a))) for a in found])
 
@@ -253,7 +249,7 @@ def _equation_at(problem, regions, number, X):
     vectors = np.pi * waves[:, None, None] / np.ptp(problem.domain.bounds, axis=1)
     one = np.tile(waves[:, None] > 0, q).astype(float)
     levels = np.tile([[0.0], [3.0], [4.0]], q)
-    fields = PlaneWaves(np.tile(vectors, (1, q, 1)), one, one, levels)
+    fields = reading.PlaneWaves(np.tile(vectors, (1, q, 1)), one, one, levels)
     rng, unknown = np.random.RandomState(0), {}
     for name in problem.unknown:  # of which several may begin with the same value
         start = np.asarray(problem.start[name])
@@ -262,7 +258,7 @@ def _equation_at(problem, regions, number, X):
     points = Points(problem._all_points(X[:, None]), X[:, :0])
     mask = None if number is None else np.arange(len(regions.parts)) == number
     given = problem, problem._interior[0], points, fields, unknown
-    residuals, fluxes = fluxes_of_waves(*given, None, regions, mask)
+    residuals, fluxes = reading.fluxes_of_waves(*given, None, regions, mask)
     return [flux[:, 1:] for flux in fluxes], residuals
 
 

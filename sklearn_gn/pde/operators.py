@@ -139,8 +139,7 @@ class Field:
         chosen = [self._output(k) for k in key] if several else self._output(key)
 
         def components(value):
-            value = jnp.asarray(value)
-            value = value if value.ndim else value[None]
+            value = jnp.atleast_1d(value)
             _check_index(chosen, value.shape[0])
             if several:
                 return value[np.array(chosen)]

@@ -26,18 +26,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from sklearn_gn.arrays.libraries import namespace
+from sklearn_gn.pde import reading
 from sklearn_gn.pde.coefficients import Piecewise, piece_numbers, present
 from sklearn_gn.pde.conditions import BaseCondition, Points
 from sklearn_gn.pde.domains import NUDGE, Domain, draw, join, measured, product, select
 from sklearn_gn.pde.given_values import MANY_POINTS, N_POINTS, PLACE
 from sklearn_gn.pde.local_functions import HIGHEST, UNROLLED
 from sklearn_gn.pde.operators import holding, jump_of
-from sklearn_gn.pde.reading import (
-    PlaneWaves,
-    derivatives,
-    residuals_of_waves,
-    slopes_of_equation,
-)
 from sklearn_gn.pde.residual_classes import ResidualClass, call, flat, named_parameters
 from sklearn_gn.pde.shapes import Box
 
@@ -314,8 +309,8 @@ def interface_of(problem, regions):
         kind = ResidualClass("interface", known, known.n_fields, 1.0, len(rows))
         # A wave for each output of each region.
         one = np.ones((1, len(waves)))
-        waves = PlaneWaves(waves[None], 0 * one, one, 2 * one)
-        found = residuals_of_waves(problem, kind, points, waves)[:, 0]
+        waves = reading.PlaneWaves(waves[None], 0 * one, one, 2 * one)
+        found = reading.residuals_of_waves(problem, kind, points, waves)[:, 0]
         return np.sum(found**2, axis=0).reshape(2, -1)
 
     counts, linear = np.zeros(len(numbers), int), True  # of levels of each equation
@@ -348,9 +343,10 @@ def interface_of(problem, regions):
 def _check_derivatives(problem, points, counts):
     """Raise a ValueError where derivatives across interfaces are not by operators."""
     x, dim = points.x[:, 0], problem.domain.dim
-    slopes = slopes_of_equation(problem, x, np.ones(len(problem.outputs)))
+    slopes = reading.slopes_of_equation(problem, x, np.ones(len(problem.outputs)))
     seen = (np.nan_to_num(slopes) != 0).any(axis=(0, 3))
-    along = np.array([[a.count(k) for k in range(dim)] for a in derivatives(dim)])
+    known = reading.derivatives(dim)
+    along = np.array([[axes.count(k) for k in range(dim)] for axes in known])
     across = ((points.data[:, :dim] != 0) @ along.T).max(axis=0)
     is_local = ~seen[:, along.sum(axis=1) == HIGHEST].any(axis=1)
     if (is_local & (np.max(seen * across, axis=1) > counts)).any():

@@ -14,7 +14,7 @@ taken at projected points.
 
 import inspect
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,10 +32,6 @@ _POSITIONAL = (
 _ONE_VALUE = (
     "a single number is indexed or unpacked. If it is u(x), the problem has one "
     "output: name all unknown functions of a system, Problem(..., outputs=('u', 'v'))."
-)
-_FIELD = (
-    "functions take the values of a field, not the field: write jnp.sin(u(x)), or "
-    "apply(jnp.sin, u) for a field to differentiate."
 )
 _HINTS = (  # error, a part of its text, and what to write instead
     (
@@ -71,7 +67,12 @@ _HINTS = (  # error, a part of its text, and what to write instead
         "Problem(..., coefficients={'k': Unknown(1.0)}), and take its value as an "
         "argument, def residual(u, x, k).",
     ),
-    (TypeError, "Field", _FIELD),
+    (
+        TypeError,
+        "Field",
+        "functions take the values of a field, not the field: write jnp.sin(u(x)), or "
+        "apply(jnp.sin, u) for a field to differentiate.",
+    ),
 )
 _ATTRIBUTE = (
     "fields and points have no attribute {!r}: write x[0], x[1], ... for the "
@@ -105,36 +106,33 @@ def check_signature(function, n_given, coefficients, what):
     """Raise a ValueError if a function cannot be called with these arguments."""
     names, takes_all = named_parameters(function, n_given)
     words = {name: None for name in coefficients if takes_all or name in names}
-    parameters = _signature(function).parameters
-    empty = inspect.Parameter.empty
-    required = [name for name in names if parameters[name].default is empty]
+    signature, empty = _signature(function), inspect.Parameter.empty
+    required = [name for name in names if signature.parameters[name].default is empty]
     missing = [name for name in required if name not in words]
+    has = ", ".join(repr(c) for c in coefficients if c != "normal")
     if missing:
-        declared = ", ".join(f"{name!r}: 1.0" for name in missing)
         few = len(missing) == 1
         verb, what_for = ("is", "a coefficient") if few else ("are", "coefficients")
-        has = ", ".join(repr(c) for c in coefficients if c != "normal") or "none"
         raise ValueError(
             f"its parameters must be {what} and coefficients of the problem, and "
             f"{', '.join(map(repr, missing))} {verb} not declared as {what_for}; the "
-            f"problem has {has}. Declare {'it' if few else 'them'} in "
-            f"coefficients={{{declared}}} of the problem, as a number or an Unknown. "
-            "The coordinates are all in the point, x[0] and x[1], and several unknown "
-            "functions in the field, u[0] and u[1], with outputs=('u', 'v')."
+            f"problem has {has or 'none'}. Declare {'it' if few else 'them'} in "
+            f"coefficients={dict.fromkeys(missing, 1.0)} of the problem, as a number "
+            "or an Unknown. The coordinates are all in the point, x[0] and x[1], and "
+            "several unknown functions in the field, u[0] and u[1], with "
+            "outputs=('u', 'v')."
         )
     try:
-        _signature(function).bind(*[None] * n_given, **words)
+        signature.bind(*[None] * n_given, **words)
     except TypeError as error:
-        named = ", ".join(repr(c) for c in coefficients if c != "normal")
-        more = f" and the coefficients {named} that it names" if named else ""
+        more = f" and the coefficients {has} that it names" if has else ""
         raise ValueError(f"it is called with {what}{more}: {error}.") from error
 
 
 def _signature(function):
-    try:
+    with suppress(TypeError, ValueError):  # of functions not written in Python
         return inspect.signature(function)
-    except (TypeError, ValueError):  # some functions that are not written in Python
-        return inspect.signature(lambda *arguments: None)
+    return inspect.signature(lambda *arguments: None)
 
 
 def flat(result, x):
@@ -291,11 +289,9 @@ def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
             return flat(call(residual, (x, field), problem.start), x)
 
         x = jax.ShapeDtypeStruct((problem.domain.dim,), np.float64)
-        try:
-            jax.eval_shape(values, x)
-        except Exception:  # it has another mistake
-            return False
-        return True
+        with suppress(Exception):  # it has another mistake
+            return jax.eval_shape(values, x) is not None
+        return False
 
     points = jax.ShapeDtypeStruct((n_points, problem.domain.dim), np.float64)
     data = jax.ShapeDtypeStruct((n_data,), np.float64)

@@ -85,13 +85,7 @@ class Display:
             )
         ax.set_axis_off()
         grid = GridSpecFromSubplotSpec(*shape, subplot_spec=ax.get_subplotspec())
-        axes = np.empty(shape, dtype=object)
-        for place in np.ndindex(shape):
-            first = axes[0, 0] if share and any(place) else None
-            axes[place] = ax.figure.add_subplot(grid[place], sharex=first, sharey=first)
-            if share:
-                axes[place].label_outer()
-        return axes
+        return grid.subplots(sharex=share, sharey=share, squeeze=False)
 
     def _drawn_on(self, axes):
         """Store the axes, or the array of panels, and return the display."""

@@ -8,12 +8,7 @@ import numpy as np
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn._typing import Array
-from sklearn_gn.plotting._common import (
-    Display,
-    fitted_attribute,
-    label_once,
-    legend,
-)
+from sklearn_gn.plotting._common import Display, fitted_attribute, label_once, legend
 
 _LABELS = {
     "x": {
