@@ -183,8 +183,7 @@ class GaussNewtonEstimator(
         if not own and type(solver) not in {type(s) for s in known.values()}:
             names = sorted({type(s).__name__ for s in known.values()})
             raise ValueError(
-                f"solver={solver!r} does not fit {type(self).__name__}; it takes one "
-                f"of {names}."
+                f"solver={solver!r} does not fit {type(self).__name__}, but {names} do."
             )
         solver.validate()
         return solver

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import PathLike
@@ -20,6 +21,9 @@ from sklearn_gn.runtime import checkpoint
 from sklearn_gn.runtime.fingerprint import BUDGETS, digest
 
 __all__ = ["Checkpoint", "EarlyStopping", "LogWriter", "TimeBudget"]
+
+_INTEGERS = (int, np.integer)
+_NUMBERS = (*_INTEGERS, float, np.floating)
 
 
 class _Callback:
@@ -83,7 +87,7 @@ class TimeBudget(_Callback):
     """
 
     def __init__(self, seconds: float) -> None:
-        if not (isinstance(seconds, Real) and seconds > 0):
+        if not (isinstance(seconds, _NUMBERS) and seconds > 0):
             raise ValueError(f"seconds must be a number > 0, got {seconds!r}.")
         self.seconds = seconds
         super().__init__()
@@ -139,11 +143,11 @@ class EarlyStopping(_Callback):
     ) -> None:
         if monitor not in ("val_loss", "loss"):
             raise ValueError(f"monitor must be 'val_loss' or 'loss', got {monitor!r}.")
-        if not (isinstance(n_iter_no_change, Integral) and n_iter_no_change >= 1):
+        if not (isinstance(n_iter_no_change, _INTEGERS) and n_iter_no_change >= 1):
             raise ValueError(
                 f"n_iter_no_change must be an integer >= 1, got {n_iter_no_change!r}."
             )
-        if not (isinstance(min_delta, Real) and min_delta >= 0):
+        if not (isinstance(min_delta, _NUMBERS) and min_delta >= 0):
             raise ValueError(f"min_delta must be a number >= 0, got {min_delta!r}.")
         self.monitor = monitor
         self.n_iter_no_change = n_iter_no_change
@@ -214,9 +218,7 @@ class LogWriter(_Callback):
 
     def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
         if not callable(write):
-            raise ValueError(
-                f"write must be a function of one argument, the row, got {write!r}."
-            )
+            raise ValueError(f"write must be a function of the row, got {write!r}.")
         self.write = write
         super().__init__()
 

@@ -253,10 +253,7 @@ def outliers(checks, n_parameters, cure):
         "(TransformedTargetRegressor)."
     )
     if checks.nearly_exact:
-        cure += (
-            " If the data have no noise, the model is too coarse there: give it more "
-            "neurons instead."
-        )
+        cure += " Without noise, the model is too coarse there: give it more neurons."
     text = (
         f"The residuals have heavy tails: {checks.n_far} of {checks.n_rows} rows lie "
         "more than 5 robust standard deviations from the model, where normal noise has "
@@ -384,8 +381,7 @@ def _noise(model):
         return Finding("none", text)
     text = (
         f"The data determine {used}. What the model does not explain counts as noise, "
-        f"with {deviations}. More iterations will not help; more features or more rows "
-        "may."
+        f"with {deviations}. More features or rows may help, more iterations will not."
     )
     return Finding("noise", text)
 

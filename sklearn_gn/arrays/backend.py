@@ -48,8 +48,7 @@ def scope(dtype, device=None):
             if not found:
                 raise
             raise MemoryError(  # the first line says how many bytes are missing
-                f"{cause.splitlines()[0]} Fit fewer rows or a smaller model, or set "
-                "dtype='float32'."
+                f"{cause.splitlines()[0]} Fit fewer rows, or set dtype='float32'."
             ) from error
 
 

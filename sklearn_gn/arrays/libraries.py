@@ -36,9 +36,8 @@ class NumPy:
             return None
         if not isinstance(tree, tuple):
             return function(tree, *others)
-        parts = [
-            NumPy.tree_map(function, *each) for each in zip(tree, *others, strict=True)
-        ]
+        branches = zip(tree, *others, strict=True)
+        parts = [NumPy.tree_map(function, *each) for each in branches]
         return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
     @staticmethod

@@ -48,18 +48,14 @@ def first_chunk(estimator, chunks, X_val=None):
     if iter(chunks) is chunks:
         raise ValueError(
             "chunks can be iterated only once, but a fit reads them several "
-            "times. Give a list, or an object whose __iter__ begins again, instead of "
-            "a generator."
+            "times. Give a list, or an object whose __iter__ begins again."
         )
     if getattr(estimator, "class_weight", None) == "balanced":
         raise ValueError(
-            "class_weight='balanced' needs all labels at once. Give a dict, or "
-            "sample weights."
+            "class_weight='balanced' needs all labels. Give a dict, or sample weights."
         )
     if getattr(estimator, "early_stopping", False) and X_val is None:
-        raise ValueError(
-            "early_stopping=True needs X_val and y_val where rows come in chunks."
-        )
+        raise ValueError("early_stopping=True of chunks needs X_val and y_val.")
     for _, chunk in numbered(chunks):
         return chunk
     raise ValueError("chunks hold no rows.")
@@ -123,8 +119,7 @@ def checked_chunk(
     X = X.toarray() if sparse.issparse(X) else np.asarray(X)
     if X.ndim != 2 or X.shape[1] != n_features:
         raise ValueError(
-            f"{name}: X has the shape {X.shape}; the first chunk has {n_features} "
-            "features."
+            f"{name}: X has the shape {X.shape}; there are {n_features} features."
         )
     X = X if X.dtype.kind in "fiub" else X.astype(np.float64)
     check_numbers(X, f"{name}: X")
@@ -135,9 +130,7 @@ def checked_chunk(
         y = np.asarray(y, dtype=np.float64)
         y = y.reshape(len(y), -1)
         if y.shape[1] != n_targets:
-            raise ValueError(
-                f"{name}: y has {y.shape[1]} targets; the first chunk has {n_targets}."
-            )
+            raise ValueError(f"{name}: y has {y.shape[1]} targets, not {n_targets}.")
     else:
         y, counted = one_column(y, f"{name}: y"), weight > 0
         # Labels of rows without weight need not be known.

@@ -143,9 +143,7 @@ def check_column(column, names):
             f"broken_features={column!r} is a name, and the columns of X have none: "
             "give a data frame, or the number of the column."
         )
-    raise ValueError(
-        f"broken_features={column!r} is not among the names of the features: {names}."
-    )
+    raise ValueError(f"broken_features={column!r} is not among the features: {names}.")
 
 
 def replace_dates(X, column):
@@ -167,8 +165,7 @@ def replace_dates(X, column):
         plain = (_is_missing(value) or _is_date(value) for value in np.ravel(X))
         if _dtype_kind(X) == "O" and not all(plain):
             raise ValueError(
-                "X holds dates and other values in one array: give several columns as "
-                "a data frame."
+                "X holds dates and other values in one array: give a data frame."
             )
         return to_days(X), kind
     place, series = _column(X, column)

@@ -266,9 +266,8 @@ class _Seen:
 
     def _merge(self):
         """Make one row of copies, and leave out rows that are too many."""
-        code, number, weight, X, y = map(
-            np.concatenate, zip(*self._pieces, strict=True)
-        )
+        pieces = zip(*self._pieces, strict=True)
+        code, number, weight, X, y = map(np.concatenate, pieces)
         order = np.argsort(code, kind="stable")
         code = code[order]
         new = np.ones(len(code), dtype=bool)

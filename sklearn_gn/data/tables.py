@@ -6,7 +6,7 @@ time here, or summed where they live: an engine with workers has ``call`` and
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from numbers import Real
 from operator import itemgetter, methodcaller
@@ -26,13 +26,7 @@ class Blocks:
     None, blocks are chunks.
     """
 
-    def __init__(
-        self,
-        handles: Callable[[], Iterable[Any]],
-        read: Callable[[Any], Any],
-        engine: Callable[[], Any] | None = None,
-        chunk_of: Callable[[Any], Any] | None = None,
-    ) -> None:
+    def __init__(self, handles, read, engine=None, chunk_of=None):
         self.handles, self.read = handles, read
         self.engine, self.chunk_of = engine, chunk_of
 
@@ -112,8 +106,7 @@ class TableChunks(Blocks):
             for name in given:
                 if name not in names:
                     raise ValueError(
-                        f"{parameter}: the table has no column {name!r}; its columns "
-                        f"are {names}."
+                        f"{parameter}: the table has no column {name!r}, but {names}."
                     )
         if not features:
             raise ValueError("features: the table has no column to predict from.")
@@ -131,9 +124,7 @@ def arrays_of_one_length(X, y, sample_weight):
     """Return X, y and the weights, if there are any, in a list."""
     n_rows = X.shape[0]
     if isinstance(n_rows, float):  # NaN
-        raise ValueError(
-            "X is a dask array of unknown length: call X.compute_chunk_sizes() first."
-        )
+        raise ValueError("X has an unknown length: call X.compute_chunk_sizes() first.")
     if isinstance(sample_weight, Real):  # the same for all rows
         sample_weight = np.full(n_rows, float(sample_weight))
     arrays = {"X": X, "y": y, "sample_weight": sample_weight}
@@ -142,7 +133,7 @@ def arrays_of_one_length(X, y, sample_weight):
     for name, array in arrays.items():
         if np.shape(array)[:1] != (n_rows,):
             raise ValueError(
-                f"{name} has the shape {np.shape(array)}, and X has {n_rows} rows."
+                f"{name} has the shape {np.shape(array)}, X has {n_rows} rows."
             )
     return list(arrays.values())
 

@@ -41,9 +41,7 @@ def solve_in_chunks(solve, inputs, size, *, n_jobs, verbose, name):
             elapsed = time.perf_counter() - begin
             if verbose > 1 or (verbose and (elapsed - printed > 1 or done == total)):
                 printed = elapsed
-                print(
-                    f"[{name}] {done} of {total} samples  {elapsed:7.1f} s", flush=True
-                )
+                print(f"[{name}] {done} of {total} samples {elapsed:.1f} s", flush=True)
     return np.concatenate(outputs)
 
 

@@ -194,9 +194,8 @@ def _generate(n_samples, n_nodes, n_steps, random_state, n_jobs, verbose):
     X /= X.sum(axis=1, keepdims=True)
     solve = partial(observe, n_nodes=n_nodes, n_steps=n_steps)
     size = max(1, min(_CHUNK, 2**21 // n_nodes**2))  # 16 MB an array at most
-    return X, solve_in_chunks(
-        solve, X, size, n_jobs=n_jobs, verbose=verbose, name="make_cdr"
-    )
+    words = {"n_jobs": n_jobs, "verbose": verbose, "name": "make_cdr"}
+    return X, solve_in_chunks(solve, X, size, **words)
 
 
 def wind(x):

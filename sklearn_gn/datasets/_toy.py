@@ -103,10 +103,8 @@ def make_ellipse(
     """
     if np.shape(semi_axes) != (2,):
         raise ValueError(f"semi_axes must be two numbers, got {semi_axes!r}.")
-    for semi_axis in semi_axes:
-        check_scalar(
-            semi_axis, "semi_axes", Real, min_val=0, include_boundaries="neither"
-        )
+    for a in semi_axes:
+        check_scalar(a, "semi_axes", Real, min_val=0, include_boundaries="neither")
     check_scalar(angle, "angle", Real)
     axes = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
 
@@ -131,14 +129,13 @@ def _sample(classify, n_classes, n_samples, half_width, random_state):
     rng = check_random_state(random_state)
     share, more = divmod(n_samples, n_classes)
     wanted = share + (np.arange(n_classes) < more)
-    found = [[] for _ in range(n_classes)]
-    counts = np.zeros(n_classes, dtype=int)
+    found, counts = [np.empty((0, 2))] * n_classes, np.zeros(n_classes, dtype=int)
     for _ in range(1000):
         points = rng.uniform(-half_width, half_width, size=(max(2000, n_samples), 2))
         classes = classify(points)
         for k in np.flatnonzero(counts < wanted):
-            found[k].append(points[classes == k][: wanted[k] - counts[k]])
-            counts[k] += len(found[k][-1])
+            both = np.concatenate([found[k], points[classes == k]])
+            found[k], counts[k] = both[: wanted[k]], min(len(both), wanted[k])
         if (counts == wanted).all():
             break
     else:
@@ -147,7 +144,6 @@ def _sample(classify, n_classes, n_samples, half_width, random_state):
             f"Class {rare} fills too little of the square: {counts[rare]} of "
             f"{wanted[rare]} points found."
         )
-    X = np.concatenate([points for draws in found for points in draws])
-    y = np.repeat(np.arange(n_classes), wanted)
     order = rng.permutation(n_samples)
-    return X[order], y[order]
+    y = np.repeat(np.arange(n_classes), wanted)
+    return np.concatenate(found)[order], y[order]

@@ -27,8 +27,7 @@ def activation_function(name):
     """Return the activation function of a name; a ValueError if there is none."""
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(
-            f"activation={name!r} is unknown; the activations are "
-            f"{sorted(ACTIVATIONS)}."
+            f"activation={name!r} is unknown; there are {sorted(ACTIVATIONS)}."
         )
     return ACTIVATIONS[name]
 
@@ -113,9 +112,7 @@ class Network:
         names = list(self.get_params())
         for name, value in params.items():
             if name not in names:
-                raise ValueError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {names}."
-                )
+                raise ValueError(f"{name!r} is unknown; the parameters are {names}.")
             setattr(self, name, value)
         return self
 

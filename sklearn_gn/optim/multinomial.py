@@ -74,9 +74,8 @@ def margins(logits, label):
     competitors = library.with_label(logits, label, -library.xp.inf)
     log_sum, rho = library.logsumexp_and_softmax(competitors)
     margin = log_sum - own
-    return Margins(
-        margin, library.sigmoid(-margin), library.sigmoid(margin), rho, label
-    )
+    p_true, p_rest = library.sigmoid(-margin), library.sigmoid(margin)
+    return Margins(margin, p_true, p_rest, rho, label)
 
 
 def cross_entropy(margin):

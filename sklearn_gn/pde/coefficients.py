@@ -133,8 +133,7 @@ def frozen_coefficient(name, value):
     array = numbers(value)
     if not np.isfinite(array).all():
         raise ValueError(
-            f"coefficient {name!r} must be a finite number, an array or Unknown, got "
-            f"{value!r}."
+            f"coefficient {name!r} must be a finite number or Unknown, got {value!r}."
         )
     return _nested(array)
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.random import RandomState
 
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.coefficients import Unknown, numbers
@@ -79,7 +80,7 @@ class BaseCondition:
         return on if isinstance(on, tuple) else ()
 
     def sample(
-        self, domain: Domain, n: int, rng: np.random.RandomState, method: str = "sobol"
+        self, domain: Domain, n: int, rng: RandomState, method: str = "sobol"
     ) -> Points:
         """Draw the points of n residuals, with normals where they are needed."""
         on = self.where(domain)
@@ -366,7 +367,7 @@ class Periodic(BaseCondition):
         return f"{self.axis}=min"
 
     def sample(
-        self, domain: Domain, n: int, rng: np.random.RandomState, method: str = "sobol"
+        self, domain: Domain, n: int, rng: RandomState, method: str = "sobol"
     ) -> Any:
         """Draw n pairs of points, one on each face."""
         low, normals = draw(domain.boundary(self.where(domain)), n, rng, method)
@@ -375,8 +376,7 @@ class Periodic(BaseCondition):
         opposite = domain.is_boundary(high, -normals).all()
         if not opposite or (low[:, axis] != bottom).any():
             raise ValueError(
-                f"the faces {self.axis}=min and {self.axis}=max do not lie opposite "
-                "each other."
+                f"the faces {self.axis}=min and {self.axis}=max do not lie opposite."
             )
         return Points(np.stack([low, high], axis=1), normals[:, :0])
 

@@ -12,11 +12,12 @@ coefficients that differ from one domain to the other.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import RandomState
 from scipy.stats import qmc
 
 from sklearn_gn._typing import Array
@@ -190,17 +191,15 @@ class Domain:
         """Which points (n, d) lie in the domain or on its boundary, up to rounding."""
         X = X if hasattr(X, "__array_namespace__") else np.asarray(X, dtype=float)
         if X.ndim != 2 or X.shape[1] != self.dim:
-            raise ValueError(
-                f"X must have the columns {self.axes}, got the shape {X.shape}."
-            )
+            raise ValueError(f"X needs the columns {self.axes}, got shape {X.shape}.")
         return self.depth(X) >= -_ROUNDING * self._size()
 
-    def sample(self, n: int, rng: np.random.RandomState, method: str = "sobol") -> Any:
+    def sample(self, n: int, rng: RandomState, method: str = "sobol") -> Any:
         """Draw n points of the interior, of shape (n, d); see :func:`draw`."""
         return draw(self.interior(), n, rng, method)[0]
 
     def sample_boundary(
-        self, n: int, rng: np.random.RandomState, method: str = "sobol"
+        self, n: int, rng: RandomState, method: str = "sobol"
     ) -> tuple[Array, Array]:
         """Draw n points of the boundary of space, at all times; see :func:`draw`.
 
@@ -210,7 +209,7 @@ class Domain:
         return draw(self.boundary(), n, rng, method)
 
     def sample_face(
-        self, name: str, n: int, rng: np.random.RandomState, method: str = "sobol"
+        self, name: str, n: int, rng: RandomState, method: str = "sobol"
     ) -> Any:
         """Draw n points of a face and their normals."""
         return draw(self.boundary((name,)), n, rng, method)
@@ -436,11 +435,7 @@ class PointCloud(Domain):
     time = None
 
     def __init__(
-        self,
-        points: Any,
-        boundary: Any = None,
-        normals: Any = None,
-        axes: Sequence[str] | None = None,
+        self, points: Any, boundary: Any = None, normals: Any = None, axes: Any = None
     ) -> None:
         self.points = _cloud("points", points)
         self._boundary = None if boundary is None else _cloud("boundary", boundary)
@@ -484,7 +479,7 @@ class PointCloud(Domain):
         """What the cloud stands for as ``on`` of a condition."""
         return self.points if self._boundary is None else self._boundary
 
-    def take(self, n: int, rng: np.random.RandomState) -> tuple[Array, Array]:
+    def take(self, n: int, rng: RandomState) -> tuple[Array, Array]:
         """The points as ``on`` of a condition, or n of them, and their normals."""
         chosen = np.arange(len(self.points_on_it))
         if n < len(chosen):
@@ -506,8 +501,7 @@ def _cloud(name, value):
     array = np.array(value, dtype=float)
     if array.ndim != 2 or not len(array) or not np.isfinite(array).all():
         raise ValueError(
-            f"{name} must be finite numbers of shape (n, d), got the shape "
-            f"{array.shape}."
+            f"{name} must be finite numbers (n, d), got the shape {array.shape}."
         )
     array.setflags(write=False)
     return array

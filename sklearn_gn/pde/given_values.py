@@ -401,9 +401,7 @@ class Reference:
     def __post_init__(self):
         shapes = np.shape(self.points), np.shape(self.values)
         if [len(shape) for shape in shapes] != [2, 2] or shapes[0][0] != shapes[1][0]:
-            raise ValueError(
-                f"points and values must be (N, d) and (N, q), got {shapes}."
-            )
+            raise ValueError(f"points, values must be (N, d), (N, q), got {shapes}.")
 
     def __eq__(self, other):
         return isinstance(other, Reference) and (

@@ -65,8 +65,7 @@ def jumps(problem, default_network=True):
             text = (
                 f"The equation jumps at {place}, where the network is smooth and "
                 "follows slowly. Write what jumps as a Piecewise, whose interfaces are "
-                "known: see 'Two materials' in the user guide. Values of a table "
-                "should be interpolated."
+                "known: see 'Two materials' in the user guide. Interpolate tables."
             )
             step = PLACE * np.ptp(bounds) * np.eye(problem.domain.dim)[k]
             size = np.ones(len(problem.outputs))
@@ -289,8 +288,7 @@ def _within(problem, name, condition, rng, default_network):
         f"{_coordinates(problem.domain, place)}. The solution cannot follow them "
         "there, which limits the accuracy: more points, neurons or time gain little. "
         "Make the step smooth, such as a + (b - a) * jax.nn.sigmoid((x[0] - c) / "
-        "width) for one from a to b at c, with a width of a few thousandths of the "
-        "axis."
+        "width) from a to b at c, with a width of a few thousandths of the axis."
     ]
 
 
@@ -381,8 +379,7 @@ def _where_parts_meet(problem, first, second, rng, default_network):
         f"{who} {meet}: the output {output!r} is {values[0]:.4g} and {values[1]:.4g} "
         f"at {_coordinates(domain, places[i - len(inside)])}. The solution jumps "
         "there, which limits the accuracy. If that is not meant, let the values agree; "
-        "if it is, let one pass into the other smoothly, within a few thousandths of "
-        "the axis."
+        "if it is, let one pass into the other within a few thousandths of the axis."
     ]
 
 

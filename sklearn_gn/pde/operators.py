@@ -12,7 +12,7 @@ there and nowhere else.
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
@@ -380,14 +380,7 @@ def _check(field, name, indices=None):
         noted.append((field, indices, name == "div"))
 
 
-def jump_of(
-    function: Callable[..., Any],
-    x: Any,
-    normal: Any,
-    level: int,
-    other_side: Callable[[], AbstractContextManager] | None = None,
-    linear: bool = False,
-) -> Any:
+def jump_of(function, x, normal, level, other_side=None, linear=False):
     """What jumps across an interface and is differentiated, at a level of derivatives.
 
     A function that jumps by s has the derivative s times the normal times a Dirac

@@ -5,14 +5,15 @@ if their functions are the same objects and all else has the same value, so that
 compiled functions are shared.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.random import RandomState
 
 from sklearn_gn._typing import Array
 from sklearn_gn.pde.checks import check_problem
@@ -161,9 +162,7 @@ class Problem:
         axes = {name: _tuple(value, "depends_on") for name, value in axes.items()}
         unknown = {n: c for n, c in values.items() if isinstance(c, Unknown)}
         start = {n: getattr(c, "initial", c) for n, c in values.items()}
-        start = {
-            n: np.array(c) if isinstance(c, tuple) else c for n, c in start.items()
-        }
+        start = {n: np.array(c) if type(c) is tuple else c for n, c in start.items()}
         known = {n: c for n, c in start.items() if n not in unknown}
         set_fields(self, known=known, unknown=unknown, start=known | start)
         proxies = MappingProxyType(values), MappingProxyType(axes)
@@ -219,10 +218,7 @@ class Problem:
         return jnp.concatenate([2 * plain - 1, jnp.cos(angle), jnp.sin(angle)])
 
     def field(
-        self,
-        function: Callable[..., Any],
-        directions: Any = None,
-        others: Sequence[Callable[..., Any]] = (),
+        self, function: Callable, directions: Any = None, others: Any = ()
     ) -> Field:
         """The field of a network, in physical units and after the transform.
 
@@ -380,11 +376,7 @@ class Problem:
         return np.concatenate([x, *(p(x) for _, p in self._projections)], axis=1)
 
     def sample(
-        self,
-        n_interior: int,
-        n_boundary: int,
-        rng: np.random.RandomState,
-        method: Literal["sobol", "halton", "uniform"] = "sobol",
+        self, n_interior: int, n_boundary: int, rng: RandomState, method: str = "sobol"
     ) -> dict[str, Points]:
         """Draw points by the names of the residual classes, in their order.
 
@@ -396,18 +388,16 @@ class Problem:
         sharing = [name for name, count in counts.items() if count is None]
         n = len(sharing)
         if n > n_boundary:
-            raise ValueError(
-                f"n_boundary={n_boundary} is too few for the conditions {sharing}."
-            )
+            raise ValueError(f"n_boundary={n_boundary} is too few for {sharing}.")
         for i, name in enumerate(sharing):  # the first ones take what is left over
             counts[name] = (n_boundary + n - 1 - i) // n
         return self._draw(n_interior, counts, rng, method)
 
-    def probes(self, n: int, rng: np.random.RandomState) -> dict[str, Points]:
+    def probes(self, n: int, rng: RandomState) -> dict[str, Points]:
         """Draw n uniform points for each residual class; see ``sample``."""
         return self._draw(n, dict.fromkeys(self._named_conditions, n), rng, "uniform")
 
-    def _draw_directions(self, rng: np.random.RandomState) -> Array | None:
+    def _draw_directions(self, rng: RandomState) -> Array | None:
         """Draw the axes from which Laplacians are estimated; None: they are exact."""
         if self.n_laplacian_directions is None:
             return None
@@ -439,10 +429,7 @@ class Problem:
         return exact_at(self, X)
 
     def reference(
-        self,
-        n_points: int,
-        rng: np.random.RandomState,
-        method: Literal["sobol", "halton", "uniform"] = "sobol",
+        self, n_points: int, rng: RandomState, method: str = "sobol"
     ) -> tuple[Array, Array]:
         """Points (n, d) with the exact solution (n, q) there.
 

@@ -198,8 +198,7 @@ class RegionalResidual:
         sizes = [len(values) for values in found]
         if len(set(sizes)) > 1:
             raise ValueError(
-                "the residuals of all regions must have as many equations, got "
-                f"{sizes}."
+                f"the residuals of regions must have as many equations, got {sizes}."
             )
         return jnp.select([number == k for k in range(len(found))], found, found[-1])
 

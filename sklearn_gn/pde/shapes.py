@@ -62,9 +62,7 @@ class Box(Domain):
                 f"time must be the name of an axis, got {time!r}: write t={time!r}."
             )
         if time not in (None, "t", *intervals):
-            raise ValueError(
-                f"time={time!r} must be one of the axes {tuple(intervals)} or None."
-            )
+            raise ValueError(f"time={time!r} must be one of {[*intervals]} or None.")
         set_fields(
             self,
             axes=tuple(intervals),
@@ -281,9 +279,7 @@ class Polygon(Domain):
     def __init__(self, vertices: Any, axes: Sequence[str] = _PLANE) -> None:
         corners = np.asarray(vertices, dtype=float)
         if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
-            raise ValueError(
-                f"vertices must be three or more pairs of numbers, got {vertices!r}."
-            )
+            raise ValueError(f"vertices must be three or more pairs, got {vertices!r}.")
         if not np.isfinite(corners).all() or _edges_cross(corners):
             raise ValueError(
                 "vertices must be finite, and in the order of an outline that does "

@@ -80,8 +80,7 @@ class Display:
             return axes.reshape(shape)
         if ax.get_subplotspec() is None:
             raise ValueError(
-                "ax must be made by plt.subplots to be divided into panels; else give "
-                "an array of Axes."
+                "ax must be made by plt.subplots to be divided; else give an array."
             )
         ax.set_axis_off()
         grid = GridSpecFromSubplotSpec(*shape, subplot_spec=ax.get_subplotspec())
@@ -154,7 +153,6 @@ def select_target(y, target):
     y = y[:, None] if y.ndim == 1 else y
     if not (isinstance(target, Integral) and 0 <= target < y.shape[1]):
         raise ValueError(
-            f"target={target} is not among the {y.shape[1]} targets, which are "
-            "numbered from 0."
+            f"target={target} is not among the {y.shape[1]} targets, from 0 on."
         )
     return y[:, target]

@@ -120,8 +120,7 @@ class ConvergenceDisplay(Display):
             if chosen not in log:
                 known = [name for name in names if name in log]
                 raise ValueError(
-                    f"{word}={chosen!r} is not in the log of this fit, which has "
-                    f"{known}."
+                    f"{word}={chosen!r} is not in the log of this fit, but {known}."
                 )
         position = np.cumsum(log[x]) if x == "inner_iterations" else log[x]
         first_rows = {  # of new windows of time, penalties and levels of a network
@@ -156,9 +155,7 @@ class ConvergenceDisplay(Display):
                 style.setdefault("color", self.lines_[0].get_color())
             # No line from one window to the next.
             breaks = new_window if values is log["loss"] else []
-            points = (
-                np.insert(a.astype(float), breaks, np.nan) for a in (position, values)
-            )
+            points = np.insert([position, values], breaks, np.nan, axis=1)
             (line,) = ax.plot(*points, **style)
             self.lines_.append(line)
             before = first_rows["level"] - 1

@@ -311,8 +311,7 @@ def _checked_kind(kind, shape, positions, n_outputs):
         )
     if shape is not None and n_outputs % int(np.prod(shape)):
         raise ValueError(
-            f"{n_outputs} outputs are not a multiple of the grid points of "
-            f"shape={tuple(shape)}."
+            f"{n_outputs} outputs are not a multiple of shape={tuple(shape)}."
         )
     return kind
 

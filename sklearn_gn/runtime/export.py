@@ -6,11 +6,10 @@ units of the hidden layers carry the linear term, and a committee the average th
 scikit-learn has.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
-from sklearn.base import BaseEstimator
 
 # scikit-learn's names of the activations that it has.
 ACTIVATIONS = {
@@ -29,7 +28,7 @@ class DenseNetwork(NamedTuple):
     activation: str
 
 
-def one_activation(names: Any) -> str:
+def one_activation(names):
     """Return the activation of all layers, by scikit-learn's name."""
     names = set(names) or {"identity"}
     if len(names) > 1 or not names <= set(ACTIVATIONS):
@@ -40,7 +39,7 @@ def one_activation(names: Any) -> str:
     return ACTIVATIONS[names.pop()]
 
 
-def with_linear_term(network: DenseNetwork, slope: Any) -> DenseNetwork:
+def with_linear_term(network, slope):
     """Return a network with the slopes of a linear term, of shape (d, k), added.
 
     Further units of the hidden layers hand the inputs on: of "relu" a pair for each,
@@ -72,7 +71,7 @@ def with_linear_term(network: DenseNetwork, slope: Any) -> DenseNetwork:
     )
 
 
-def regressor(network: DenseNetwork, scaling: Any, names: Any = None) -> BaseEstimator:
+def regressor(network, scaling, names=None):
     """Return a pipeline that scales the features and predicts the targets."""
     from sklearn.neural_network import MLPRegressor
 
@@ -83,9 +82,7 @@ def regressor(network: DenseNetwork, scaling: Any, names: Any = None) -> BaseEst
     return _scaled(model, scaling, names)
 
 
-def classifier(
-    network: DenseNetwork, scaling: Any, classes: Any, names: Any = None
-) -> BaseEstimator:
+def classifier(network, scaling, classes, names=None):
     """Return a pipeline that scales the features and predicts the classes."""
     from sklearn.neural_network import MLPClassifier
     from sklearn.preprocessing import LabelBinarizer
@@ -97,9 +94,7 @@ def classifier(
     return _scaled(model, scaling, names)
 
 
-def gaussian_process(
-    process: Any, coef: Any, scaling: Any, names: Any = None
-) -> BaseEstimator:
+def gaussian_process(process, coef, scaling, names=None):
     """Return a pipeline that scales the features and predicts one target."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
@@ -123,9 +118,7 @@ def gaussian_process(
     return _scaled(model, scaling, names, process.columns)
 
 
-def process_of_classes(
-    net: Any, scaling: Any, classes: Any, names: Any = None
-) -> BaseEstimator:
+def process_of_classes(net, scaling, classes, names=None):
     """Return a pipeline that scales the features and predicts the classes.
 
     A logistic regression takes the smooth part of the logits, which kernel PCA with
@@ -219,7 +212,7 @@ def _scaler(center, scale):
     return scaler
 
 
-def mean_of(members: list, shares: Any, classes: Any = None) -> BaseEstimator:
+def mean_of(members, shares, classes=None):
     """Return the weighted mean of regressors, or of classifiers' probabilities."""
     from sklearn.ensemble import VotingClassifier, VotingRegressor
     from sklearn.preprocessing import LabelEncoder
@@ -239,7 +232,7 @@ def mean_of(members: list, shares: Any, classes: Any = None) -> BaseEstimator:
     return model
 
 
-def one_each(regressors: list) -> BaseEstimator:
+def one_each(regressors):
     """Return the regressor of several targets, one estimator for each."""
     from sklearn.multioutput import MultiOutputRegressor
 
@@ -249,9 +242,7 @@ def one_each(regressors: list) -> BaseEstimator:
     return model
 
 
-def logistic_regression(
-    coef: Any, intercept: Any, classes: Any, fit_intercept: bool, names: Any
-) -> BaseEstimator:
+def logistic_regression(coef, intercept, classes, fit_intercept, names):
     """Return a logistic regression with these coefficients."""
     from sklearn.linear_model import LogisticRegression
 

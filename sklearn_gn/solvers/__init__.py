@@ -33,10 +33,8 @@ __all__ = [
     "Solver",
 ]
 
-_OF_SHALLOW_RELU = JointGN(), SgGN(), LM(), LM(hidden_only=True), KFRA(), BFGS()
-SHALLOW_RELU_SOLVERS = {
-    s.name: s for s in (*_OF_SHALLOW_RELU, Adam(learning_rate=0.01))
-}
+_SHALLOW = JointGN(), SgGN(), LM(), LM(hidden_only=True), KFRA(), BFGS()
+SHALLOW_RELU_SOLVERS = {s.name: s for s in (*_SHALLOW, Adam(learning_rate=0.01))}
 SOFTMAX_HEAD_SOLVERS = {s.name: s for s in (FGNNewton(), FGN(), SGN(), Adam())}
 NETWORK_SOLVERS = {s.name: s for s in (GNvpro(), FullGN(), LBFGSvpro(), Adam(), SGD())}
 PINN_SOLVERS = {s.name: s for s in (DNGD(), Adam(), SGD(), LBFGS(), SSBroyden())}
