@@ -460,15 +460,13 @@ class PointCloud(Domain):
         self.axes = tuple(axes)
         both = np.concatenate([self.points, self.points_on_it])
         self.bounds = np.column_stack([both.min(axis=0), both.max(axis=0)])
+        self._key = self.axes, *(a.tobytes() for a in (both, self.points, self.normals))
 
     def __eq__(self, other):
-        if self is other or not isinstance(other, PointCloud):
-            return self is other
-        names = "axes", "points", "points_on_it", "normals"
-        return all(np.array_equal(getattr(self, n), getattr(other, n)) for n in names)
+        return isinstance(other, PointCloud) and self._key == other._key
 
     def __hash__(self):
-        return hash((self.axes, self.points.shape, *self.points[0].tolist()))
+        return hash(self._key)
 
     def __repr__(self):
         found = 0 if self._boundary is None else len(self._boundary)

@@ -39,6 +39,7 @@ _NEIGHBOURS = 4  # of each point, to which chords lead
 _SAME_SIDE = 0.9  # scalar product of the normals at the ends of a chord
 _OFF = 0.05  # distance to a curved boundary, relative to a chord
 _CONTRADICT = 10 * JUMP  # difference of two values where no solution exists
+_SMOOTH = "such as a + (b - a) * jax.nn.sigmoid(({} - c) / width)"
 
 
 def jumps(problem, default_network=True):
@@ -129,8 +130,7 @@ def check_fluxes(problem):
                 "would be left out, and nothing would keep the flux continuous there, "
                 "so that the solution would be another one. Write the coefficient as "
                 "a Piecewise, whose interfaces are known: see 'Two materials' in the "
-                "user guide. Or make the step smooth, such as "
-                "a + (b - a) * jax.nn.sigmoid((x[0] - c) / width)."
+                f"user guide. Or make the step smooth, {_SMOOTH.format('x[0]')}."
             )
 
 
@@ -175,7 +175,7 @@ def flux_that_jumps(problem, values_at):
                 f"{_coordinates(domain, places[steps.argmax()])}, as in "
                 "div(k(u) * grad(u)) with k from jnp.where. The derivative of the jump "
                 "is left out, so that the solution is another one. Make the step "
-                "smooth, such as a + (b - a) * jax.nn.sigmoid((u - c) / width)."
+                f"smooth, {_SMOOTH.format('u')}."
             )
     return ""
 
@@ -287,8 +287,8 @@ def _within(problem, name, condition, rng, default_network):
         f"{size[k] * after[row, k]:.4g} on the two sides of "
         f"{_coordinates(problem.domain, place)}. The solution cannot follow them "
         "there, which limits the accuracy: more points, neurons or time gain little. "
-        "Make the step smooth, such as a + (b - a) * jax.nn.sigmoid((x[0] - c) / "
-        "width) from a to b at c, with a width of a few thousandths of the axis."
+        f"Make the step smooth, {_SMOOTH.format('x[0]')}, with a width of a few "
+        "thousandths of the axis."
     ]
 
 
