@@ -66,9 +66,8 @@ def _check_arguments(problem):
         ("exact", "a function or a reference", known),
     ):
         if not fits:
-            raise ValueError(
-                f"{name} must be {wanted}, got {getattr(problem, name)!r}."
-            )
+            given = getattr(problem, name)
+            raise ValueError(f"{name} must be {wanted}, got {given!r}.")
     for condition in problem.conditions:
         if not isinstance(condition, BaseCondition):
             raise ValueError(

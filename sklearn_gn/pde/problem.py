@@ -380,9 +380,7 @@ class Problem:
     ) -> dict[str, Points]:
         """Draw points by the names of the residual classes, in their order.
 
-        There are ``n_interior`` inside; the conditions that do not have their own
-        number share ``n_boundary`` in equal parts. Of ``method`` see
-        :meth:`Domain.sample`.
+        Conditions without an own number share ``n_boundary`` in equal parts.
         """
         counts = {name: c.own_number for name, c in self._named_conditions.items()}
         sharing = [name for name, count in counts.items() if count is None]
@@ -445,15 +443,13 @@ class Problem:
     def check(self) -> None:
         """Find mistakes before anything large is compiled.
 
-        It evaluates the statement at a few points with smooth fields, and finds wrong
-        names and shapes, parts of the boundary without points, residuals that are not
-        finite or do not depend on the field (with up to 1000 axes), and equations that
-        contradict each other. A mistake is a ValueError that names the argument or the
-        condition. What may be meant is a warning: more equations than outputs, values
-        that contradict each other where two parts of the boundary meet, or the boundary
-        and the start of time (unless the default network of :class:`PINNSolver` has
-        functions for it), and a pure Neumann problem of the Laplacian whose source and
-        slopes do not cancel out.
+        It evaluates the statement at a few points with smooth fields. A ValueError
+        names the argument or condition of wrong names and shapes, parts of the boundary
+        without points, residuals that are not finite or do not depend on the field
+        (with up to 1000 axes), and equations that contradict each other. What may be
+        meant is a warning: more equations than outputs, values that disagree where
+        parts of the boundary or the start of time meet, and a pure Neumann problem of
+        the Laplacian whose source and slopes do not cancel out.
         """
         check_problem(self)
 

@@ -195,11 +195,8 @@ class RegionalResidual:
         numbered = ((domain, k) for k, (domain, _) in enumerate(self.pieces))
         number = Piecewise(len(self.pieces), *numbered)(x)
         found = [flat(call(r, (u, x), coefficients), x) for _, r in self.pieces]
-        sizes = [len(values) for values in found]
-        if len(set(sizes)) > 1:
-            raise ValueError(
-                f"the residuals of regions must have as many equations, got {sizes}."
-            )
+        if len(sizes := {len(values) for values in found}) > 1:
+            raise ValueError(f"regions must have as many equations, got {sizes}.")
         return jnp.select([number == k for k in range(len(found))], found, found[-1])
 
     def check(self, domain: Any) -> None:
