@@ -165,7 +165,8 @@ def replace_dates(X, column):
         plain = (_is_missing(value) or _is_date(value) for value in np.ravel(X))
         if _dtype_kind(X) == "O" and not all(plain):
             raise ValueError(
-                "X holds dates and other values in one array: give a data frame."
+                "X holds dates and other values in one array: give several columns as "
+                "a data frame."
             )
         return to_days(X), kind
     place, series = _column(X, column)

@@ -112,7 +112,7 @@ class Network:
         names = list(self.get_params())
         for name, value in params.items():
             if name not in names:
-                raise ValueError(f"{name!r} is unknown; the parameters are {names}.")
+                raise ValueError(f"there is no parameter {name!r}, only {names}.")
             setattr(self, name, value)
         return self
 
