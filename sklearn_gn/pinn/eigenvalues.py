@@ -19,6 +19,7 @@ from sklearn_gn.pde import Points, Unknown
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
 from sklearn_gn.pde.reading import constants, residuals_of_waves
 from sklearn_gn.pde.residual_classes import ResidualClass
+from sklearn_gn.pinn.reading import read
 from sklearn_gn.pinn.solution import Outputs
 from sklearn_gn.pinn.windows import FEW_ITERATIONS
 
@@ -58,13 +59,12 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
     if not problem.conditions:
         return math.inf
     if problem.transform is not None:  # it has to let the solution be zero
-        x = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
-        values = np.abs(_transformed(problem, x))
+        values = np.abs(_transformed(problem, read(problem).x))
         # Relative to an output of zero: the exponential of a large one may be any size.
         if not (values.min(axis=1) <= ROUNDING * values[:, 0]).all():
             return math.inf
     plain, number = replace(problem, transform=None), 0
-    points = plain.probes(N_POINTS, np.random.RandomState(0))
+    reading = read(plain)
     # Zero for two values of the coefficients, and a wave.
     q, bounds = len(plain.outputs), plain.domain.bounds
     fields = constants(np.tile([[0.0], [0.0], [2.0]], q), len(bounds))
@@ -73,14 +73,14 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
     for name in plain.unknown:
         side = np.where(np.less(start[name], 0), -1, 1)
         unknown[name] = np.stack([start[name], 2 * start[name] + side, start[name]])
-    for kind in plain.residual_classes():
-        drawn = points[kind.name]
-        found = residuals_of_waves(plain, kind, drawn, fields, unknown)
+    for kind in (reading.interior, *reading.conditions):
+        found = reading.residuals(kind, fields, unknown)
         zero, waves = np.split(np.abs(found), [2], axis=1)
         there = ~(zero.max(axis=(1, 2)) <= size * waves.max())
         if kind.name == "interior" and there.any():
             return math.inf
-        _, one_each = np.unique(drawn.x, axis=0, return_index=True)
+        x = reading.drawn[kind.name].x
+        _, one_each = np.unique(x, axis=0, return_index=True)
         number += int(there[one_each].sum())
     return number
 

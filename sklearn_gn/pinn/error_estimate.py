@@ -48,7 +48,7 @@ from sklearn_gn.pinn.model import (
 )
 from sklearn_gn.pinn.residuals import class_residuals, residual_counts
 from sklearn_gn.pinn.solution import output_slopes
-from sklearn_gn.pinn.statement import free_functions_of_time
+from sklearn_gn.pinn.statement import free_parts
 from sklearn_gn.pinn.windows import SinceBefore, marches, with_time, within
 
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
@@ -114,7 +114,7 @@ def _outputs(model, net, fresh, like):
     """Squares of outputs, in units and as they are, units, and what changes do."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
-    in_time = free_functions_of_time(model, fresh)
+    in_time = free_parts(model, fresh)[1]
     has_equation = _has_equation(model, net, fresh, like)
 
     def determined(a):

@@ -64,6 +64,7 @@ NAMES = ("circles", *FAMILIES)
 class PosedProblem(Problem):
     """A problem with units of its outputs and known functions."""
 
+    stated: Problem | None = None  # without them
     center: tuple = ()
     scale: tuple = ()
     added: dict = field(default_factory=dict)  # what was found, by family
@@ -117,7 +118,9 @@ def enriched(problem, stages, y=None, observed=(), names=NAMES):
         arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
         if starts:
             arguments["coefficients"] = {**entry.coefficients, **starts}
-        return PosedProblem(**arguments, center=center, scale=scale, added=added)
+        return PosedProblem(
+            **arguments, stated=entry, center=center, scale=scale, added=added
+        )
 
     return pose(problem), [pose(stage) for stage in stages]
 

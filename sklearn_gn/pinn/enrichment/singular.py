@@ -61,7 +61,7 @@ from sklearn_gn.pde.given_values import (
 )
 from sklearn_gn.pde.reading import derivatives, slopes_of_equation
 from sklearn_gn.pde.shapes import Box, Polygon
-from sklearn_gn.pinn.statement import factors_of_derivatives
+from sklearn_gn.pinn.reading import read
 
 _DIGITS = 9  # of a place, in units of the domain's size, and of an angle
 _SMALL = 1e-4  # radius that shows the opening, in the same units
@@ -145,18 +145,15 @@ def logarithmic_axes(problem):
 
     The slopes of the equation in u_rr and in u_r / r have the same ratio at all points.
     """
-    low, factors = problem.domain.bounds[:, 0], None
-    if (low > 0).any():
-        factors, _ = factors_of_derivatives(problem)
-    if factors is None:
+    low = problem.domain.bounds[:, 0]
+    if not (low > 0).any() or read(problem).factors is None:
         return ()
-    x = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
-    x = np.repeat(x, len(factors) // len(x), axis=0)
+    x, factors = read(problem).x[:, None], read(problem).factors
     first, second = x * factors[..., 1], factors[..., 2]
-    square = np.sum(second**2, axis=0)
-    ratio = np.sum(first * second, axis=0) / np.where(square > 0, square, 1)
+    square = np.sum(second**2, axis=(0, 1))
+    ratio = np.sum(first * second, axis=(0, 1)) / np.where(square > 0, square, 1)
     same = np.abs(first - ratio * second) <= JUMP * np.abs(ratio * second)
-    found = same.all(axis=0) & (ratio != 0) & (low > 0)
+    found = same.all(axis=(0, 1)) & (ratio != 0) & (low > 0)
     return tuple(np.flatnonzero(found).tolist())
 
 

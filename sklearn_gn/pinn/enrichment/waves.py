@@ -46,6 +46,7 @@ from sklearn_gn.pde.reading import (
     residuals_of_waves,
     slopes_of_equation,
 )
+from sklearn_gn.pinn.reading import read
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 MOST_WAVES = 8
@@ -277,16 +278,15 @@ def symbol(problem, scale):
     The cycles are those over the box, and rows are of size one. It is read from the
     slopes of the equation, which are the same at all points and about all fields.
     """
-    kind, dim, q = problem.residual_classes()[0], problem.domain.dim, len(scale)
+    kind, dim, q = read(problem).interior, problem.domain.dim, len(scale)
     scale, radians = np.array(scale), 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)
     local = kind.n_points == 1 and problem.n_laplacian_directions is None
     if not local or problem.unknown or kind.n_outputs != q:
         return None
-    rng = np.random.RandomState(0)
-    points = problem.probes(N_POINTS, rng)["interior"].x[:, 0]
     # About nothing and about waves of the size of the outputs, (2, n, k, m, q).
     sizes = 0.0 * scale, scale
-    both = np.stack([slopes_of_equation(problem, points, size) for size in sizes])
+    x = read(problem).x
+    both = np.stack([slopes_of_equation(problem, x, size) for size in sizes])
     every = derivatives(dim)
     highest = [len(axes) == len(every[-1]) for axes in every]
     if not np.isfinite(both).all() or both[..., highest, :].any():
@@ -298,7 +298,7 @@ def symbol(problem, scale):
         factors = [np.prod(turns[:, list(axes)], axis=1) for axes in every]
         return np.einsum("pkmq,mn->pnkq", slopes * scale, np.array(factors))
 
-    cycles = rng.standard_normal((2 * dim, dim))
+    cycles = np.random.RandomState(0).standard_normal((2 * dim, dim))
     waves = np.stack([values(cycles, slopes) for slopes in both])
     size = np.abs(waves).max(axis=(0, 1, 2, 4))
     changes = np.abs(waves - waves[0, 0]).max(axis=(0, 1, 2, 4))
