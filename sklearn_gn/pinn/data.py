@@ -20,8 +20,7 @@ from sklearn_gn.pde import Box, Condition, Problem
 from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
 from sklearn_gn.pde.given_values import JUMP
 from sklearn_gn.pinn.iteration import batch_of
-from sklearn_gn.pinn.reading import read
-from sklearn_gn.pinn.statement import warn_of_redundant_derivatives
+from sklearn_gn.pinn.statement import read, warn_of_redundant_derivatives
 from sklearn_gn.runtime.fingerprint import known
 
 

@@ -19,8 +19,8 @@ from sklearn_gn.pde import Points, Unknown
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
 from sklearn_gn.pde.reading import constants, residuals_of_waves
 from sklearn_gn.pde.residual_classes import ResidualClass
-from sklearn_gn.pinn.reading import read
 from sklearn_gn.pinn.solution import Outputs
+from sklearn_gn.pinn.statement import read
 from sklearn_gn.pinn.windows import FEW_ITERATIONS
 
 _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero

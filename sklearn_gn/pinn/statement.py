@@ -1,4 +1,8 @@
-r"""Whether equation, conditions and observations determine a solution, and have one.
+r"""What is stated, and whether it determines a solution, and has one.
+
+A problem is read once, at points of its own, by whoever asks: units, known functions
+and findings. :class:`Reading` knows what the residuals of a class are for plane waves,
+which derivatives the equation depends on, and what conditions give at ends of axes.
 
 A change of the weights along v changes the outputs at some points by ``T v`` and the
 residuals by ``J v``. A solution is determined where no change of the outputs leaves the
@@ -11,6 +15,7 @@ elliptic, such as one of transport at its outflow, and then the rank is full.
 """
 
 import math
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -20,16 +25,123 @@ from sklearn_gn.linalg.factors import factor
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Points, Robin
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
 from sklearn_gn.pde.jumps import MOST_AXES
-from sklearn_gn.pde.reading import PlaneWaves, residuals_of_waves
+from sklearn_gn.pde.reading import (
+    PlaneWaves,
+    derivatives,
+    residuals_of_waves,
+    slopes_of_equation,
+)
 from sklearn_gn.pinn.model import MOST_WEIGHTS
 from sklearn_gn.pinn.observation_weight import is_noise
 from sklearn_gn.pinn.pieces import sums_over_pieces
-from sklearn_gn.pinn.reading import read
 from sklearn_gn.pinn.windows import Pieces
 
 VANISHED = 1e-2  # a positive coefficient, relative to its start
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
+
+
+class Reading:
+    """The residual classes of a problem, points of each, and what they show."""
+
+    def __init__(self, problem):
+        self.problem, rng = problem, np.random.RandomState(0)
+        self.interior, *self.conditions = problem.residual_classes()
+        self.drawn = problem.probes(N_POINTS, rng)
+        self.x = self.drawn["interior"].x[:, 0]
+        # Axes from which Laplacians are estimated.
+        self.directions = problem._draw_directions(rng)
+        # Two slow waves (2, d): terms of one may cancel, as in resonance.
+        slow = np.pi / np.ptp(problem.domain.bounds, axis=1)
+        self.slow = slow / [np.ones(len(slow)), np.arange(2, 2 + len(slow))]
+
+    def residuals(self, kind, waves, unknown=None):
+        """Residuals (n, m, k) of a class for plane waves as fields."""
+        given = self.problem, kind, self.drawn[kind.name], waves, unknown
+        return residuals_of_waves(*given, self.directions)
+
+    @cached_property
+    def factors(self):
+        """Factors (n, m, d, powers) of the derivatives along axes; None: not known.
+
+        They are those about a smooth field, at points (n,), of each output in each
+        residual (m,).
+        """
+        dim, q = self.problem.domain.dim, len(self.problem.outputs)
+        if self.interior.n_points > 1 or dim > MOST_AXES:
+            return None
+        slopes = slopes_of_equation(self.problem, self.x, np.ones(q))
+        if not np.isfinite(slopes).all():
+            return None
+        every = derivatives(dim)
+        powers = range(1 + len(every[-1]))
+        along = [[every.index((k,) * power) for power in powers] for k in range(dim)]
+        factors = np.swapaxes(slopes, 2, 3)[..., along]
+        return factors.reshape(len(slopes), -1, dim, len(powers))
+
+    @cached_property
+    def orders(self):
+        """Highest derivative (d,) along each axis; None: not known, or not local."""
+        if self.factors is None:
+            return None
+        seen = np.any(self.factors != 0, axis=(0, 1))
+        highest = np.max(seen * np.arange(seen.shape[1]), axis=1)
+        return None if seen[:, -1].any() else highest
+
+    @cached_property
+    def ends(self):
+        """Ends of each axis at which conditions hold, by its name, with their values.
+
+        What compares two ends has half of its values at each, and a single point has
+        none.
+        """
+        axes, bounds = self.problem.domain.axes, self.problem.domain.bounds
+        ends = {name: [] for name in axes}
+        for kind in self.conditions:
+            x = self.drawn[kind.name].x.reshape(-1, len(axes))
+            n_values = kind.n_outputs / kind.condition.n_fields
+            for k, name in enumerate(axes):
+                there = np.abs(x[:, [k]] - bounds[k]) <= ROUNDING * np.ptp(bounds[k])
+                for held, word in zip(there.T, ("min", "max"), strict=True):
+                    if held.any():
+                        covers = len(axes) == 1 or np.ptp(x[held], axis=0).any()
+                        ends[name].append((f"{name}={word}", n_values * covers))
+        return ends
+
+    @property
+    def numbers_of_conditions(self):
+        """Values that are given along each axis, and those that the equation needs.
+
+        Those at its ends; all, of an ordinary differential equation. Empty if not
+        known.
+        """
+        if self.orders is None:
+            return {}
+        given = [sum(n for _, n in ends) for ends in self.ends.values()]
+        if len(given) == 1:
+            numbers = [
+                k.n_outputs
+                / k.condition.n_fields
+                * len(np.unique(self.drawn[k.name].x))
+                for k in self.conditions
+            ]
+            given = [sum(numbers)]
+        needed = (
+            self.problem.n_network_outputs * self.orders
+        ).tolist()  # of all regions
+        both = zip(given, needed, strict=True)
+        return dict(zip(self.problem.domain.axes, both, strict=True))
+
+
+def read(problem):
+    """The reading of a problem, as it was stated before it got units and functions."""
+    return _reading(getattr(problem, "stated", problem))
+
+
+_reading = lru_cache(maxsize=4)(Reading)
+
+
+# --- what is left open ---------------------------------------------------------------
 
 
 def unidentified(solver, run):
@@ -136,8 +248,9 @@ def free_parts(model, batches):
     free[1] &= in_time.any() and domain.dim > 1
     for r in found:
         r = r.reshape(len(r), q, 2, 2, -1)
-        change = np.abs(np.diff(r, axis=3)).max(axis=(0, 3, 4), initial=0)
-        free &= change.T <= ROUNDING * np.abs(r).max(initial=np.finfo(float).tiny)
+        change = np.abs(np.diff(r, axis=3)).max(axis=(0, 3), initial=0)
+        size = np.abs(r).max(axis=(0, 1, 2, 3), initial=np.finfo(float).tiny)
+        free &= (change <= ROUNDING * size).all(axis=2).T
     return free
 
 
@@ -302,29 +415,6 @@ def _contradicted_observations(solver):
         "the domain, the equation and the given values, and that the columns of X are "
         f"{solver.problem_.domain.axes}; then the signs and the known coefficients of "
         "the equation."
-    )
-
-
-def vanished_coefficients(solver):
-    """What to say of positive coefficients that went to zero, where y is given."""
-    if "loss_data" not in solver.convergence_log_:
-        return ""
-    found = [
-        name
-        for name, known in solver._fitted.model.problem.unknown.items()
-        if known.positive
-        and np.any(solver.coefficients_[name] < VANISHED * np.asarray(known.initial))
-        and np.any(solver.coefficients_std_[name] > solver.coefficients_[name])
-    ]
-    if not found:
-        return ""
-    return (
-        f"The positive coefficients {found} have fallen from their start to nearly "
-        "zero, where the solution no longer depends on them: either they are zero, or "
-        "the fit is in a minimum of its own, and the other coefficients and all "
-        "standard deviations are wrong. Fit again with another random_state and other "
-        "starts, Unknown(initial, positive=True), and take the fit of the smallest "
-        "noise_std_."
     )
 
 

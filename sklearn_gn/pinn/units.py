@@ -25,7 +25,7 @@ from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknow
 from sklearn_gn.pde.coefficients import VISIBLE
 from sklearn_gn.pde.given_values import JUMP, ROUNDING, values_of
 from sklearn_gn.pde.reading import PlaneWaves, constants
-from sklearn_gn.pinn.reading import read
+from sklearn_gn.pinn.statement import read
 
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
@@ -41,7 +41,16 @@ def units(problem, y=None, observed=(), waves=()):
         if not callable(entry):
             given[entry] = np.concatenate([given[entry], y[:, k][np.isfinite(y[:, k])]])
     level = _level(reading, given)
-    centers, ranges = np.array([_unit(values) for values in given]).T
+    # Centers and half ranges of values that vary; zeros for a constant.
+    centers, ranges = np.zeros((2, q))
+    for k, values in enumerate(given):
+        low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+        largest = max(abs(low), abs(high))
+        if not np.isfinite(largest) or high - low <= ROUNDING * largest:
+            continue
+        ranges[k] = largest if low < 0 < high else max(high - low, largest) / 2
+        if high - low < largest / 2:  # far from zero, and differing little
+            centers[k], ranges[k] = (low + high) / 2, (high - low) / 2
     sizes = _sizes(reading, level, ranges, waves)
     stays = (sizes == 0) | (sizes >= _LITTLE * np.abs(level))
     has_level = stays & [len(values) > 0 for values in given]
@@ -62,17 +71,6 @@ def level_of_outputs(problem):
 
 
 # --- given values, and the level -----------------------------------------------------
-
-
-def _unit(values):
-    """Center and half range of values that vary; zeros for a constant."""
-    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
-    largest = max(abs(low), abs(high))
-    if not np.isfinite(largest) or high - low <= ROUNDING * largest:
-        return 0.0, 0.0
-    if high - low < largest / 2:  # far from zero, and differing little
-        return (low + high) / 2, (high - low) / 2
-    return 0.0, largest if low < 0 < high else max(high - low, largest) / 2
 
 
 def _given_values(problem, reading, with_data=False):
@@ -224,7 +222,7 @@ def _ratios(source, answers):
 def coefficient_starts(problem, center, scale):
     """Unknown coefficients of another start, where theirs is far off."""
     reading, found = read(problem), {}
-    vectors = np.repeat(_slow_waves(reading), 2, axis=0)[:, None]
+    vectors = np.repeat(reading.slow, 2, axis=0)[:, None]
     vectors = np.repeat(vectors, len(problem.outputs), axis=1)
     waves = PlaneWaves(vectors, *(np.tile(a, (4, 1)) for a in (scale, scale, center)))
 
@@ -260,16 +258,10 @@ def coefficient_starts(problem, center, scale):
 # --- residuals of constants and waves ------------------------------------------------
 
 
-def _slow_waves(reading):
-    """Two slow waves (2, d): terms of one may cancel, as in resonance."""
-    slow = np.pi / np.ptp(reading.problem.domain.bounds, axis=1)
-    return slow / [np.ones(len(slow)), np.arange(2, 2 + len(slow))]
-
-
 def _terms(reading, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     """Root mean squares of residuals of a level (k,), and of changes (m, q, k)."""
     domain, n = reading.problem.domain, np.size(faster)
-    slow = np.repeat(_slow_waves(reading), n, axis=0)
+    slow = np.repeat(reading.slow, n, axis=0)
     if domain.time is not None:
         slow[:, domain.axes.index(domain.time)] *= np.tile(faster, 2)
     vectors = np.concatenate([np.reshape(waves, (-1, domain.dim)), slow])

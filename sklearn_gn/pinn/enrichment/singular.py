@@ -60,7 +60,7 @@ from sklearn_gn.pde.given_values import (
 )
 from sklearn_gn.pde.reading import derivatives, slopes_of_equation
 from sklearn_gn.pde.shapes import Box, Polygon
-from sklearn_gn.pinn.reading import read
+from sklearn_gn.pinn.statement import read
 
 _DIGITS = 9  # of a place, in units of the domain's size, and of an angle
 _SMALL = 1e-4  # radius that shows the opening, in the same units

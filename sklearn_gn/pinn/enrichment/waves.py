@@ -30,7 +30,7 @@ equation is not linear, and where its coefficients vary or are to be found.
 """
 
 import math
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ from sklearn_gn.pde.reading import (
     residuals_of_waves,
     slopes_of_equation,
 )
-from sklearn_gn.pinn.reading import read
+from sklearn_gn.pinn.statement import read
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 MOST_WAVES = 8
@@ -239,19 +239,18 @@ def symbol(problem, scale):
         return None
 
     def values(cycles, slopes):
-        """Of waves with these numbers of cycles, (points, n, k, q)."""
+        """Of waves with these numbers of cycles, (..., n, k, q)."""
         turns = 1j * radians * cycles
         factors = [np.prod(turns[:, list(axes)], axis=1) for axes in every]
-        return np.einsum("pkmq,mn->pnkq", slopes * scale, np.array(factors))
+        return np.einsum("...kmq,mn->...nkq", slopes * scale, np.array(factors))
 
     cycles = np.random.RandomState(0).standard_normal((2 * dim, dim))
-    waves = np.stack([values(cycles, slopes) for slopes in both])
+    waves = values(cycles, both)
     size = np.abs(waves).max(axis=(0, 1, 2, 4))
     changes = np.abs(waves - waves[0, 0]).max(axis=(0, 1, 2, 4))
     if not (changes < JUMP * size).all():
         return None
-    mean = both[0].mean(axis=0, keepdims=True)
-    return lambda cycles: values(cycles, mean)[0] / size[:, None]
+    return partial(values, slopes=both[0].mean(axis=0) / size[:, None, None])
 
 
 def real_roots(equation, start, direction):
