@@ -97,85 +97,60 @@ def _transformed(problem, x):
 # --- what to say of the value that was found -----------------------------------------
 
 
-def other_values(solver):
-    """What to know of coefficients that no observations determine, or ""."""
-    names = sorted(set(solver.coefficients_) - set(solver._undetermined))
-    if not names or "loss_data" in solver.convergence_log_:
-        return ""
-    return (
-        f"No observations determine {', '.join(map(repr, names))}: other values may "
-        "solve the problem too, as every eigenvalue does. Compare a fit that begins "
-        "near another value, Unknown(initial). The function of the lowest eigenvalue "
-        "has no zeros inside the domain."
-    )
-
-
-def warning_of_other_values(solver):
-    """Warning of an eigenvalue that need not be the wanted one, or none."""
+def other_solutions(solver):
+    """What to know of a solution beside which there may be others, and if to warn."""
     problem, found = solver.problem_, solver.coefficients_
     if "loss_data" in solver.convergence_log_:
-        return ""
-    if not found:
-        return nothing_but_zero(solver)
-    number = _n_residuals_of_zero(problem)
-    if number > sum(map(np.size, found.values())):
-        return ""
+        return "", False
     x = problem.domain.sample(N_POINTS, np.random.RandomState(0), "uniform")
     values = solver.predict(x).reshape(N_POINTS, -1)
+    largest = np.abs(values).max()
+    if not found:
+        says_more = math.isfinite(solver._solved_until) or solver._unidentified
+        is_meant = says_more or not largest <= _CONSTANT
+        if is_meant or _n_residuals_of_zero(problem, size=0):
+            return "", False
+        return (
+            "The solution is zero everywhere, which satisfies the equation and all "
+            "conditions. If another one was meant, state what it comes from: a source, "
+            "a value other than zero, or an Unknown eigenvalue. error_estimate_ is "
+            "relative to the solution, and means nothing here."
+        ), True
+    number, kind, far = _n_residuals_of_zero(problem), "", []
+    if number <= sum(map(np.size, found.values())):
+        far = [
+            f"{name} = {np.array2string(np.asarray(found[name]), precision=4)}"
+            for name, known in problem.unknown.items()
+            if not np.allclose(known.initial, found[name], rtol=_NEAR, atol=0)
+        ]
     if number == 0:
-        is_zero = np.abs(values).max() <= _CONSTANT
-        return _ZERO_IS_ONE.format(", ".join(found)) if is_zero else ""
-
-    def changes_sign():  # though no transform tells the sign at each point
+        far = []
+        if largest <= _CONSTANT:
+            return (
+                "The solution that was found is zero, which solves the problem for all "
+                f"values of {', '.join(found)}: nothing fixes its size. State a "
+                "condition that does, such as a value somewhere or the norm."
+            ), True
+    if far and np.ptp(values, axis=0).max() <= _CONSTANT * largest:
+        kind = " This one is constant."
+    elif far:
         size = _SMALL * np.abs(values).max(axis=0)
         changes = np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
-        if not changes or problem.transform is None:
-            return changes
-        raw = _transformed(problem, x)
-        return not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
-
-    far = [
-        f"{name} = {np.array2string(np.asarray(found[name]), precision=4)}"
-        for name, known in problem.unknown.items()
-        if not np.allclose(known.initial, found[name], rtol=_NEAR, atol=0)
-    ]
-    if far and np.ptp(values, axis=0).max() <= _CONSTANT * np.abs(values).max():
-        kind = "is constant"
-    elif far and changes_sign():
-        kind = (
-            "changes its sign inside the domain, which that of the lowest eigenvalue "
-            "mostly does not"
-        )
-    else:
-        return ""
-    return _OTHERS_ARE.format(", ".join(far), kind)
-
-
-def nothing_but_zero(solver):
-    """What to know of a solution of zero where no coefficient is unknown, or ""."""
-    problem, inverse = solver.problem_, "loss_data" in solver.convergence_log_
-    in_windows = math.isfinite(solver._solved_until)
-    if inverse or solver.coefficients_ or solver._unidentified or in_windows:
-        return ""
-    x = problem.domain.sample(N_POINTS, np.random.RandomState(0), "uniform")
-    if not np.abs(solver.predict(x)).max() <= _CONSTANT:
-        return ""
-    return "" if _n_residuals_of_zero(problem, size=0) else _IS_ZERO
-
-
-_IS_ZERO = (
-    "The solution is zero everywhere, which satisfies the equation and all conditions. "
-    "If another one was meant, state what it comes from: a source, a value other than "
-    "zero, or an Unknown eigenvalue. error_estimate_ is relative to the solution, and "
-    "means nothing here."
-)
-_ZERO_IS_ONE = (
-    "The solution that was found is zero, which solves the problem for all values of "
-    "{}: nothing fixes its size. State a condition that does, such as a value "
-    "somewhere or the norm."
-)
-_OTHERS_ARE = (
-    "No observation determines {}: the problem has other solutions, with other values. "
-    "This one {}. If you wanted another one, begin near its value, Unknown(initial), "
-    "or state what singles it out, such as a transform that is positive."
-)
+        if changes and problem.transform is not None:  # which may tell the sign
+            raw = _transformed(problem, x)
+            changes = not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
+        if changes:
+            kind = (
+                " This one changes its sign inside the domain, which that of the "
+                "lowest eigenvalue mostly does not."
+            )
+    names = far if kind else map(repr, sorted(set(found) - set(solver._undetermined)))
+    text = (
+        f"No observations determine {', '.join(names)}: other values may solve the "
+        f"problem too, as every eigenvalue does.{kind} If you wanted another one, "
+        "begin near its value, Unknown(initial), or state what singles it out, such as "
+        "a transform that is positive."
+    )
+    return (
+        ("", False) if set(found) <= set(solver._undetermined) else (text, bool(kind))
+    )

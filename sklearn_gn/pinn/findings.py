@@ -100,18 +100,9 @@ def _unidentified(case):
     return None
 
 
-def _other_branch(case):
-    """A fit that has converged, perhaps to another solution."""
-    solver = case.solver
-    text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
-    return Finding("branch", text, "problem")
-
-
-def _other_value(case):
-    """A value of an eigenvalue that may not be the intended one."""
-    solver = case.solver
-    is_near = solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss
-    text = eigenvalues.warning_of_other_values(solver) if is_near else ""
+def _other_solution(case):
+    """A solution beside which there may be others."""
+    text, _ = eigenvalues.other_solutions(case.solver)
     return Finding("branch", text, "problem")
 
 
@@ -338,7 +329,7 @@ def _budget(case):
 
 
 _NOT_SOLVED = (_between_points, _vague)  # of which a fit warns at its end
-_RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_value, _other_branch)
+_RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_solution)
 _RULES = (
     *(_unidentified, _vanished, _flux, _undetermined, _windows_that_end_early),
     *(_statement, _stall, _more_digits, _budget),
@@ -482,8 +473,11 @@ def solved_until(solution, domain, untrained_loss):
 def warn_of_doubts(solver):
     """Warn of what is not to be trusted, is left open, or may not be what was meant."""
     case = Case.of(solver, StopReason(solver.stop_reason_))
-    found = [rule(case) for rule in (*_NOT_SOLVED, _other_value)]
+    found = (rule(case) for rule in _NOT_SOLVED)
     texts = [finding.text for finding in found if finding]
+    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
+        text, is_doubtful = eigenvalues.other_solutions(solver)
+        texts.append(text if is_doubtful else "")
     for text in filter(None, (*texts, solver._unidentified)):
         warn_user(text, ConvergenceWarning)
 

@@ -98,17 +98,11 @@ class Features(NamedTuple):
 
 def network(model, params, x):
     """Outputs at one point, before hard constraints."""
-    a, layers = model.problem.embedding(x), params.layers
-    waves = a[a.shape[0] - model.problem.n_functions :]
+    a, layers, rows = model.problem.embedding(x), params.layers, DerivativeRows()
     if model.features is not None:
         a, layers = model.features(layers[:-1], a), layers[-1:]
-    for k, matrix in enumerate(layers):
-        if waves.size and k + 1 == len(layers):
-            a = jnp.concatenate([a, waves])
-        a = a @ matrix[:-1] + matrix[-1]
-        if k < len(model.activations):
-            a = activation_function(model.activations[k])(a)
-    return a
+    given = layers, a[None, None], rows, None, model.problem.n_functions
+    return propagate(model.activations, *given)[0][0, 0]
 
 
 @partial(jit_by_size, static_argnames="model")
@@ -192,14 +186,14 @@ def input_stack(embedding, x, rows, axes=None):
 def activate(name, stack, rows):
     """The stack after an activation."""
     phi = activation_function(name)
+    if not rows.first:
+        return phi(stack)
     z, first, second = jnp.split(stack, [1, 1 + len(rows.first)], axis=1)
     one = jnp.ones_like(z)
 
     def slope(z):
         return jax.jvp(phi, (z,), (one,))
 
-    if not rows.first:
-        return phi(z)
     if not rows.second:
         value, d1 = slope(z)
         return jnp.concatenate([value, d1 * first], axis=1)

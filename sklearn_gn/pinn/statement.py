@@ -49,6 +49,9 @@ class Reading:
         self.interior, *self.conditions = problem.residual_classes()
         self.drawn = problem.probes(N_POINTS, rng)
         self.x = self.drawn["interior"].x[:, 0]
+        # Values that each condition gives at a place.
+        both = ((kind, kind.condition.n_fields) for kind in self.conditions)
+        self.n_values = {kind.name: kind.n_outputs / n for kind, n in both}
         # Axes from which Laplacians are estimated.
         self.directions = problem._draw_directions(rng)
         # Two slow waves (2, d): terms of one may cancel, as in resonance.
@@ -97,9 +100,8 @@ class Reading:
         """
         axes, bounds = self.problem.domain.axes, self.problem.domain.bounds
         ends = {name: [] for name in axes}
-        for kind in self.conditions:
-            x = self.drawn[kind.name].x.reshape(-1, len(axes))
-            n_values = kind.n_outputs / kind.condition.n_fields
+        for condition, n_values in self.n_values.items():
+            x = self.drawn[condition].x.reshape(-1, len(axes))
             for k, name in enumerate(axes):
                 there = np.abs(x[:, [k]] - bounds[k]) <= ROUNDING * np.ptp(bounds[k])
                 for held, word in zip(there.T, ("min", "max"), strict=True):
@@ -119,16 +121,10 @@ class Reading:
             return {}
         given = [sum(n for _, n in ends) for ends in self.ends.values()]
         if len(given) == 1:
-            numbers = [
-                k.n_outputs
-                / k.condition.n_fields
-                * len(np.unique(self.drawn[k.name].x))
-                for k in self.conditions
-            ]
-            given = [sum(numbers)]
-        needed = (
-            self.problem.n_network_outputs * self.orders
-        ).tolist()  # of all regions
+            every = {name: len(np.unique(own.x)) for name, own in self.drawn.items()}
+            given = [sum(n * every[name] for name, n in self.n_values.items())]
+        # By the outputs of all regions.
+        needed = (self.problem.n_network_outputs * self.orders).tolist()
         both = zip(given, needed, strict=True)
         return dict(zip(self.problem.domain.axes, both, strict=True))
 
