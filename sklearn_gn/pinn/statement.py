@@ -23,6 +23,7 @@ from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Points, Robin
+from sklearn_gn.pde.domains import AT_ONCE
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
 from sklearn_gn.pde.jumps import MOST_AXES
 from sklearn_gn.pde.reading import (
@@ -47,7 +48,8 @@ class Reading:
     def __init__(self, problem):
         self.problem, rng = problem, np.random.RandomState(0)
         self.interior, *self.conditions = problem.residual_classes()
-        self.drawn = problem.probes(N_POINTS, rng)
+        n = max(4, min(N_POINTS, AT_ONCE // problem.domain.dim))
+        self.drawn = problem.probes(n, rng)
         self.x = self.drawn["interior"].x[:, 0]
         # Values that each condition gives at a place.
         both = ((kind, kind.condition.n_fields) for kind in self.conditions)
