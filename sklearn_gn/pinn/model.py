@@ -301,13 +301,13 @@ def wider(net, rng, n_waves=0, factors=None):
     layer enter the last layer, too; neurons begin without them. ``factors`` are those
     of the widths; None: the same for each.
     """
-    layers, rows, last = [], 0, len(net.layers) - 1
+    layers, more, last = [], 0, len(net.layers) - 1
     factors = factors or (_WIDER,) * last
     for k, matrix in enumerate(map(np.asarray, net.layers)):
         skipped = 1 + n_waves * (k in (0, last))  # rows that are not neurons
         w, v = matrix.shape[0] - skipped, matrix.shape[1]
         columns = v if k == last else math.ceil(factors[k] * v)
-        new = np.zeros(((rows or w) + skipped, columns), matrix.dtype)
+        new = np.zeros((len(matrix) + more, columns), matrix.dtype)
         new[:w, :v], new[len(new) - skipped :, :v] = matrix[:w], matrix[w:]
         if rng is not None and columns > v and k == 0 and w <= _FEW_AXES:
             # Weights and biases of neurons that bend within the domain.
@@ -322,7 +322,7 @@ def wider(net, rng, n_waves=0, factors=None):
             if k == 0:  # with a bias, that they differ on an interval
                 new[-1, v:] = rng.uniform(-1, 1, columns - v)
         layers.append(new)
-        rows = columns
+        more = columns - v
     return Parameters(tuple(layers), np.asarray(net.extra))
 
 

@@ -92,21 +92,12 @@ def distinct(found, domain, n_most, equal=_EQUAL):
 
     Of pairs of amplitudes and wave vectors; a tuple of tuples.
     """
-    size = np.ptp(domain.bounds, axis=1) / (2 * np.pi)
-    kept = []
+    unit, kept = 2 * np.pi / np.ptp(domain.bounds, axis=1), np.zeros((0, domain.dim))
     for _, vector in sorted(found, key=lambda entry: -entry[0]):
-        vector = np.array(vector)
-        same = any(
-            min(
-                np.abs((vector - other) * size).max(),
-                np.abs((vector + other) * size).max(),
-            )
-            < equal
-            for other in kept
-        )
-        if not same:
-            kept.append(vector)
-    return tuple(tuple(map(float, vector)) for vector in kept[:n_most])
+        apart = np.abs(np.stack([kept - vector, kept + vector]) / unit).max(axis=2)
+        if (apart >= equal).all():
+            kept = np.vstack([kept, vector])
+    return tuple(map(tuple, kept[:n_most].tolist()))
 
 
 # --- the functions and their waves ----------------------------------------------------
