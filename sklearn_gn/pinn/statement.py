@@ -133,7 +133,7 @@ class Reading:
 
 def read(problem):
     """The reading of a problem, as it was stated before it got units and functions."""
-    return _reading(getattr(problem, "stated", problem))
+    return _reading(getattr(problem, "stated", None) or problem)
 
 
 _reading = lru_cache(maxsize=4)(Reading)

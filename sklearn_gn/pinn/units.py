@@ -36,7 +36,7 @@ def units(problem, y=None, observed=(), waves=()):
     """Return center and size of each output, tuples of numbers."""
     q = len(problem.outputs)
     reading = read(problem)
-    given = _given_values(problem, reading, y is not None)
+    given = _given_values(reading, y is not None)
     for k, entry in enumerate(observed if y is not None else ()):
         if not callable(entry):
             given[entry] = np.concatenate([given[entry], y[:, k][np.isfinite(y[:, k])]])
@@ -66,21 +66,20 @@ def level_of_outputs(problem):
     """The level of a problem in the outputs of its network, of shape (q,)."""
     if not problem.scale:
         return np.zeros(len(problem.outputs))
-    level = _level(read(problem), _given_values(problem, read(problem)))
+    level = _level(read(problem), _given_values(read(problem)))
     return (level - np.array(problem.center)) / np.array(problem.scale)
 
 
 # --- given values, and the level -----------------------------------------------------
 
 
-def _given_values(problem, reading, with_data=False):
+def _given_values(reading, with_data=False):
     """Values of each output that conditions give: with data, not by an unknown one."""
-    given = {
-        kind.name: kind.condition
-        for kind in reading.conditions
-        if isinstance(kind.condition, (Dirichlet, Initial)) and not kind.condition.order
-    }
-    given = given if problem.transform is None else {}
+    problem, given = reading.problem, {}
+    for kind in reading.conditions if problem.transform is None else ():
+        condition = kind.condition
+        if isinstance(condition, (Dirichlet, Initial)) and not condition.order:
+            given[kind.name] = condition
     places = [reading.drawn[name].x[:, 0] for name in given]
     # Its start may be far off: what another one changes is not given.
     starts, other = problem.unknown if with_data else {}, problem
