@@ -139,7 +139,7 @@ def _waves_of(column, periodic):
         return [], False
     moving = moving / largest
     n, dim = len(moving), moving.ndim
-    grid, taper, tapered = [np.arange(n)] * dim, np.hanning(n + 2)[1:-1], moving
+    taper, tapered = np.hanning(n + 2)[1:-1], moving
     for axis in range(dim):
         tapered = np.moveaxis(np.moveaxis(tapered, axis, -1) * taper, -1, axis)
     amplitude = np.abs(np.fft.fftn(tapered)) * (2 / n) ** dim
@@ -158,9 +158,9 @@ def _waves_of(column, periodic):
     # A real function has each wave twice, with opposite signs.
     half = [(a, c) for a, c in found[::-1] if c > tuple(-np.array(c))][:MOST_WAVES]
     # Waves of any period whose sum is the function.
-    share = (np.stack(np.meshgrid(*grid, indexing="ij"), -1).reshape(-1, dim) + 0.5) / n
     chosen = np.random.RandomState(0).permutation(moving.size)[:N_POINTS]
-    share, right = share[chosen] - 0.5, moving.ravel()[chosen]
+    share = (np.indices(moving.shape).reshape(dim, -1).T[chosen] + 0.5) / n - 0.5
+    right = moving.ravel()[chosen]
 
     def remainder(cycles):
         phase = 2 * np.pi * share @ cycles.reshape(-1, dim).T
