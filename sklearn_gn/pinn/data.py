@@ -20,10 +20,7 @@ from sklearn_gn.pde import Box, Condition, Problem
 from sklearn_gn.pde.checks import check_problem, warn_of_missing_equations
 from sklearn_gn.pde.given_values import JUMP
 from sklearn_gn.pinn.iteration import batch_of
-from sklearn_gn.pinn.statement import (
-    numbers_of_conditions,
-    warn_of_redundant_derivatives,
-)
+from sklearn_gn.pinn.statement import read, warn_of_redundant_derivatives
 from sklearn_gn.runtime.fingerprint import known
 
 
@@ -281,9 +278,11 @@ def without_data(problem):
     if any(isinstance(condition, Condition) for condition in problem.conditions):
         return []
     n_unknown = sum(np.size(known.initial) for known in problem.unknown.values())
-    both = numbers_of_conditions(problem).values() if problem.domain.dim == 1 else ()
-    enough = any(n_given >= n_needed + n_unknown for n_given, n_needed in both)
-    return [] if enough else list(problem.unknown)
+    if problem.domain.dim == 1:
+        for n_given, n_needed in read(problem).numbers_of_conditions.values():
+            if n_given >= n_needed + n_unknown:
+                return []
+    return list(problem.unknown)
 
 
 def in_order_of_axes(X, problem):

@@ -20,6 +20,7 @@ from sklearn_gn.pde.given_values import N_POINTS, ROUNDING
 from sklearn_gn.pde.reading import constants, residuals_of_waves
 from sklearn_gn.pde.residual_classes import ResidualClass
 from sklearn_gn.pinn.solution import Outputs
+from sklearn_gn.pinn.statement import read
 from sklearn_gn.pinn.windows import FEW_ITERATIONS
 
 _HEAVY = 100.0  # weight of the conditions meanwhile, lest the function becomes zero
@@ -58,13 +59,12 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
     if not problem.conditions:
         return math.inf
     if problem.transform is not None:  # it has to let the solution be zero
-        x = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
-        values = np.abs(_transformed(problem, x))
+        values = np.abs(_transformed(problem, read(problem).x))
         # Relative to an output of zero: the exponential of a large one may be any size.
         if not (values.min(axis=1) <= ROUNDING * values[:, 0]).all():
             return math.inf
     plain, number = replace(problem, transform=None), 0
-    points = plain.probes(N_POINTS, np.random.RandomState(0))
+    reading = read(plain)
     # Zero for two values of the coefficients, and a wave.
     q, bounds = len(plain.outputs), plain.domain.bounds
     fields = constants(np.tile([[0.0], [0.0], [2.0]], q), len(bounds))
@@ -73,14 +73,14 @@ def _n_residuals_of_zero(problem, size=ROUNDING):
     for name in plain.unknown:
         side = np.where(np.less(start[name], 0), -1, 1)
         unknown[name] = np.stack([start[name], 2 * start[name] + side, start[name]])
-    for kind in plain.residual_classes():
-        drawn = points[kind.name]
-        found = residuals_of_waves(plain, kind, drawn, fields, unknown)
+    for kind in (reading.interior, *reading.conditions):
+        found = reading.residuals(kind, fields, unknown)
         zero, waves = np.split(np.abs(found), [2], axis=1)
         there = ~(zero.max(axis=(1, 2)) <= size * waves.max())
         if kind.name == "interior" and there.any():
             return math.inf
-        _, one_each = np.unique(drawn.x, axis=0, return_index=True)
+        x = reading.drawn[kind.name].x
+        _, one_each = np.unique(x, axis=0, return_index=True)
         number += int(there[one_each].sum())
     return number
 
@@ -97,85 +97,60 @@ def _transformed(problem, x):
 # --- what to say of the value that was found -----------------------------------------
 
 
-def other_values(solver):
-    """What to know of coefficients that no observations determine, or ""."""
-    names = sorted(set(solver.coefficients_) - set(solver._undetermined))
-    if not names or "loss_data" in solver.convergence_log_:
-        return ""
-    return (
-        f"No observations determine {', '.join(map(repr, names))}: other values may "
-        "solve the problem too, as every eigenvalue does. Compare a fit that begins "
-        "near another value, Unknown(initial). The function of the lowest eigenvalue "
-        "has no zeros inside the domain."
-    )
-
-
-def warning_of_other_values(solver):
-    """Warning of an eigenvalue that need not be the wanted one, or none."""
+def other_solutions(solver):
+    """What to know of a solution beside which there may be others, and if to warn."""
     problem, found = solver.problem_, solver.coefficients_
     if "loss_data" in solver.convergence_log_:
-        return ""
-    if not found:
-        return nothing_but_zero(solver)
-    number = _n_residuals_of_zero(problem)
-    if number > sum(map(np.size, found.values())):
-        return ""
+        return "", False
     x = problem.domain.sample(N_POINTS, np.random.RandomState(0), "uniform")
     values = solver.predict(x).reshape(N_POINTS, -1)
+    largest = np.abs(values).max()
+    if not found:
+        says_more = math.isfinite(solver._solved_until) or solver._unidentified
+        is_meant = says_more or not largest <= _CONSTANT
+        if is_meant or _n_residuals_of_zero(problem, size=0):
+            return "", False
+        return (
+            "The solution is zero everywhere, which satisfies the equation and all "
+            "conditions. If another one was meant, state what it comes from: a source, "
+            "a value other than zero, or an Unknown eigenvalue. error_estimate_ is "
+            "relative to the solution, and means nothing here."
+        ), True
+    number, kind, far = _n_residuals_of_zero(problem), "", []
+    if number <= sum(map(np.size, found.values())):
+        far = [
+            f"{name} = {np.array2string(np.asarray(found[name]), precision=4)}"
+            for name, known in problem.unknown.items()
+            if not np.allclose(known.initial, found[name], rtol=_NEAR, atol=0)
+        ]
     if number == 0:
-        is_zero = np.abs(values).max() <= _CONSTANT
-        return _ZERO_IS_ONE.format(", ".join(found)) if is_zero else ""
-
-    def changes_sign():  # though no transform tells the sign at each point
+        far = []
+        if largest <= _CONSTANT:
+            return (
+                "The solution that was found is zero, which solves the problem for all "
+                f"values of {', '.join(found)}: nothing fixes its size. State a "
+                "condition that does, such as a value somewhere or the norm."
+            ), True
+    if far and np.ptp(values, axis=0).max() <= _CONSTANT * largest:
+        kind = " This one is constant."
+    elif far:
         size = _SMALL * np.abs(values).max(axis=0)
         changes = np.any((values.min(axis=0) < -size) & (values.max(axis=0) > size))
-        if not changes or problem.transform is None:
-            return changes
-        raw = _transformed(problem, x)
-        return not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
-
-    far = [
-        f"{name} = {np.array2string(np.asarray(found[name]), precision=4)}"
-        for name, known in problem.unknown.items()
-        if not np.allclose(known.initial, found[name], rtol=_NEAR, atol=0)
-    ]
-    if far and np.ptp(values, axis=0).max() <= _CONSTANT * np.abs(values).max():
-        kind = "is constant"
-    elif far and changes_sign():
-        kind = (
-            "changes its sign inside the domain, which that of the lowest eigenvalue "
-            "mostly does not"
-        )
-    else:
-        return ""
-    return _OTHERS_ARE.format(", ".join(far), kind)
-
-
-def nothing_but_zero(solver):
-    """What to know of a solution of zero where no coefficient is unknown, or ""."""
-    problem, inverse = solver.problem_, "loss_data" in solver.convergence_log_
-    in_windows = math.isfinite(solver._solved_until)
-    if inverse or solver.coefficients_ or solver._unidentified or in_windows:
-        return ""
-    x = problem.domain.sample(N_POINTS, np.random.RandomState(0), "uniform")
-    if not np.abs(solver.predict(x)).max() <= _CONSTANT:
-        return ""
-    return "" if _n_residuals_of_zero(problem, size=0) else _IS_ZERO
-
-
-_IS_ZERO = (
-    "The solution is zero everywhere, which satisfies the equation and all conditions. "
-    "If another one was meant, state what it comes from: a source, a value other than "
-    "zero, or an Unknown eigenvalue. error_estimate_ is relative to the solution, and "
-    "means nothing here."
-)
-_ZERO_IS_ONE = (
-    "The solution that was found is zero, which solves the problem for all values of "
-    "{}: nothing fixes its size. State a condition that does, such as a value "
-    "somewhere or the norm."
-)
-_OTHERS_ARE = (
-    "No observation determines {}: the problem has other solutions, with other values. "
-    "This one {}. If you wanted another one, begin near its value, Unknown(initial), "
-    "or state what singles it out, such as a transform that is positive."
-)
+        if changes and problem.transform is not None:  # which may tell the sign
+            raw = _transformed(problem, x)
+            changes = not np.all((raw >= 0).all(axis=1) | (raw <= 0).all(axis=1))
+        if changes:
+            kind = (
+                " This one changes its sign inside the domain, which that of the "
+                "lowest eigenvalue mostly does not."
+            )
+    names = far if kind else map(repr, sorted(set(found) - set(solver._undetermined)))
+    text = (
+        f"No observations determine {', '.join(names)}: other values may solve the "
+        f"problem too, as every eigenvalue does.{kind} If you wanted another one, "
+        "begin near its value, Unknown(initial), or state what singles it out, such as "
+        "a transform that is positive."
+    )
+    return (
+        ("", False) if set(found) <= set(solver._undetermined) else (text, bool(kind))
+    )

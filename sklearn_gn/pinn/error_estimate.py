@@ -32,11 +32,12 @@ from functools import partial
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy.linalg import cho_factor, cho_solve, lapack, solve_triangular
+from scipy.linalg import lapack, solve_triangular
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.factors import factor
 from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
@@ -48,7 +49,7 @@ from sklearn_gn.pinn.model import (
 )
 from sklearn_gn.pinn.residuals import class_residuals, residual_counts
 from sklearn_gn.pinn.solution import output_slopes
-from sklearn_gn.pinn.statement import free_functions_of_time
+from sklearn_gn.pinn.statement import free_parts
 from sklearn_gn.pinn.windows import SinceBefore, marches, with_time, within
 
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
@@ -94,11 +95,11 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
         found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
     change, explained, _ = found
     squares = np.sum(error_of(change) ** 2, axis=0)
-    factor = explained**-0.25
+    rest = explained**-0.25  # of the residuals that no change explains
     if of == "solution":
-        return factor * _relative(np.sum(squares * scale**2), np.sum(physical))
+        return rest * _relative(np.sum(squares * scale**2), np.sum(physical))
     if of == "in units":
-        return factor * _relative(np.sum(squares), np.sum(sizes))
+        return rest * _relative(np.sum(squares), np.sum(sizes))
     errors, extra = list(map(_relative, squares, sizes)), net.extra
     changed = extra + change[len(change) - extra.size :]
     before, after = (
@@ -107,14 +108,14 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
     )
     for name, value in before.items():
         errors.append(_relative(np.sum((after[name] - value) ** 2), np.sum(value**2)))
-    return float(factor * np.max(errors))
+    return float(rest * np.max(errors))
 
 
 def _outputs(model, net, fresh, like):
     """Squares of outputs, in units and as they are, units, and what changes do."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
-    in_time = free_functions_of_time(model, fresh)
+    in_time = free_parts(model, fresh)[1]
     has_equation = _has_equation(model, net, fresh, like)
 
     def determined(a):
@@ -232,21 +233,19 @@ def correction(gramian, gradient, square, damping=0.0):
         return np.zeros(len(gramian)), 1.0
     if not (np.isfinite(square) and np.isfinite(gramian).all()):
         return np.full(len(gramian), math.nan), 1.0
-    matrix = np.array(gramian)
-    shift = max(len(matrix) * np.finfo(float).eps, damping) * matrix.diagonal().max()
-    matrix[np.diag_indices_from(matrix)] += shift
-    change = cho_solve(cho_factor(matrix, lower=True), -gradient)
+    shift = max(len(gramian) * np.finfo(float).eps, damping) * gramian.diagonal().max()
+    change = -factor(gramian, shift).solve(gradient)
     fall = -2 * gradient @ change - change @ gramian @ change
     return change, min(max(fall / square, _LEAST_EXPLAINED), 1.0)
 
 
 def factor_over_pieces(model, net, points, like):
     """Triangular factor (n + 1, n + 1) of the Jacobian with the residuals appended."""
-    factor = np.zeros((n_weights(net) + 1,) * 2)
+    root = np.zeros((n_weights(net) + 1,) * 2)
     for piece in pieces.cut(model.classes, points, like):
         r, rows = pieces.dense_jacobian_of_piece(model, net, piece)
-        factor = _with_rows(factor, np.column_stack([rows, r]))
-    return factor
+        root = _with_rows(root, np.column_stack([rows, r]))
+    return root
 
 
 def correction_by_factors(first, second, error_of):
@@ -262,18 +261,18 @@ def correction_by_factors(first, second, error_of):
     return change, explained, _largest_difference(error_of, change, parts)
 
 
-def _least_squares(factor):
+def _least_squares(root):
     """Solution of ``J v = -r`` for a factor of both; as good as one of least norm."""
-    n = len(factor) - 1
-    shift = n * np.finfo(float).eps * np.linalg.norm(factor[:, :n], axis=0).max()
-    factor = _with_rows(factor, shift * np.eye(n, n + 1), n_triangular=n)
-    return -solve_triangular(factor[:n, :n], factor[:n, n])
+    n = len(root) - 1
+    shift = n * np.finfo(float).eps * np.linalg.norm(root[:, :n], axis=0).max()
+    root = _with_rows(root, shift * np.eye(n, n + 1), n_triangular=n)
+    return -solve_triangular(root[:n, :n], root[:n, n])
 
 
-def _with_rows(factor, rows, n_triangular=0):
+def _with_rows(root, rows, n_triangular=0):
     """Triangular factor of more rows; the last ones may be a triangle."""
-    n_columns = math.isqrt(len(factor))  # of a block
-    return np.triu(lapack.dtpqrt(n_triangular, n_columns, factor, rows)[0])
+    n_columns = math.isqrt(len(root))  # of a block
+    return np.triu(lapack.dtpqrt(n_triangular, n_columns, root, rows)[0])
 
 
 # --- in windows of time, carried from window to window --------------------------------

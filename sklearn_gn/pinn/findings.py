@@ -20,11 +20,7 @@ from sklearn_gn.pde.jumps import MOST_AXES, flux_that_jumps, jumps
 from sklearn_gn.pinn import eigenvalues
 from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED
 from sklearn_gn.pinn.enrichment import PosedProblem
-from sklearn_gn.pinn.statement import (
-    IN_SPITE_OF_IT,
-    fault_of_statement,
-    vanished_coefficients,
-)
+from sklearn_gn.pinn.statement import IN_SPITE_OF_IT, VANISHED, fault_of_statement
 from sklearn_gn.pinn.windows import (
     FALL,
     FEW_ITERATIONS,
@@ -104,18 +100,9 @@ def _unidentified(case):
     return None
 
 
-def _other_branch(case):
-    """A fit that has converged, perhaps to another solution."""
-    solver = case.solver
-    text = eigenvalues.other_values(solver) or eigenvalues.nothing_but_zero(solver)
-    return Finding("branch", text, "problem")
-
-
-def _other_value(case):
-    """A value of an eigenvalue that may not be the intended one."""
-    solver = case.solver
-    is_near = solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss
-    text = eigenvalues.warning_of_other_values(solver) if is_near else ""
+def _other_solution(case):
+    """A solution beside which there may be others."""
+    text, _ = eigenvalues.other_solutions(case.solver)
     return Finding("branch", text, "problem")
 
 
@@ -146,8 +133,7 @@ def _vague(case):
         if name not in solver._undetermined
         and np.any(solver.coefficients_std_[name] > np.abs(value))
     ]
-    gone = vanished_coefficients(solver) if vague else ""
-    if not vague or (gone and solver.stop_reason_ == "stalled"):
+    if not vague or _vanished(case):
         return None
     why = "the equation is not solved well enough to determine them."
     if "loss_data" in solver.convergence_log_:
@@ -156,14 +142,31 @@ def _vague(case):
             "places."
         )
     text = f"The standard deviations of the coefficients {vague} exceed their values: "
-    return Finding("stopped", gone or text + why, "problem")
+    return Finding("stopped", text + why, "problem")
 
 
 def _vanished(case):
-    """A coefficient that has gone to zero."""
-    stalled = case.reason is StopReason.STALLED
-    text = vanished_coefficients(case.solver) if stalled else ""
-    return Finding("branch", text, "problem")
+    """Positive coefficients that have gone to zero, in a fit that is done."""
+    solver = case.solver
+    if "loss_data" not in solver.convergence_log_ or _may_go_on(case):
+        return None
+    found = [
+        name
+        for name, known in solver._fitted.model.problem.unknown.items()
+        if known.positive
+        and np.any(solver.coefficients_[name] < VANISHED * np.asarray(known.initial))
+        and np.any(solver.coefficients_std_[name] > solver.coefficients_[name])
+    ]
+    return found and Finding(
+        "branch",
+        f"The positive coefficients {found} have fallen from their start to nearly "
+        "zero, where the solution no longer depends on them: either they are zero, or "
+        "the fit is in a minimum of its own, and the other coefficients and all "
+        "standard deviations are wrong. Fit again with another random_state and other "
+        "starts, Unknown(initial, positive=True), and take the fit of the smallest "
+        "noise_std_.",
+        "problem",
+    )
 
 
 def _flux(case):
@@ -178,21 +181,17 @@ def _flux(case):
 def _undetermined(case):
     """Coefficients that may have any value."""
     names = case.solver._undetermined
-    if not names:
-        return None
-    if "loss_data" not in case.solver.convergence_log_:
-        return Finding(
-            "stopped",
-            f"Nothing determines the coefficients {names}: give observations, "
-            "fit(X, y), or a Condition that they have to meet.",
-        )
-    return Finding(
-        "stopped",
+    text = (
         f"Equation and observations do not determine the coefficients {names}: other "
         "values fit as well. State one of them as a number, or observe other places "
-        "or outputs.",
-        "problem",
+        "or outputs."
     )
+    if "loss_data" not in case.solver.convergence_log_:
+        text = (
+            f"Nothing determines the coefficients {names}: give observations, "
+            "fit(X, y), or a Condition that they have to meet."
+        )
+    return names and Finding("stopped", text, "problem")
 
 
 def _windows_that_end_early(case):
@@ -205,8 +204,7 @@ def _windows_that_end_early(case):
     so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
     if until <= low:
         so_far = "No window of time is solved yet"
-    fault = fault_of_statement(solver, stuck=False)
-    if fault:
+    if fault := fault_of_statement(solver, stuck=False):
         said = f"{budget} is reached" if budget else "the next window is not solved"
         return Finding("stopped", f"{so_far}; {said}. {fault}", "problem")
     if budget is None:
@@ -231,9 +229,7 @@ def _statement(case):
     if case.is_solved:
         return None
     solver = case.solver
-    stuck = case.reason is StopReason.STALLED or (
-        case.budget and not _may_go_on(solver)
-    )
+    stuck = case.reason is StopReason.STALLED or (case.budget and not _may_go_on(case))
     fault = fault_of_statement(solver, stuck)
     if not (fault or stuck):
         return None
@@ -268,13 +264,6 @@ def _stall(case):
     larger = "or give larger layers (hidden_layer_sizes)."
     if not estimate > LARGEST_ERROR:
         found = _limit_of_the_network(solver)
-    elif solver.window_ends_.size:
-        text = (
-            "The equation holds in every window of time (window_ends_), but its errors "
-            "grow from window to window: the estimated relative error is "
-            f"{estimate:.2g} (error_estimate_). Solve a shorter time, {larger}"
-        )
-        found = Finding("stopped", text, "hidden_layer_sizes")
     else:
         text = (
             "Its residuals are small, but the estimated relative error of the solution "
@@ -283,10 +272,15 @@ def _stall(case):
             "are of size one, divide each equation by its largest coefficient, solve a "
             f"part of the domain, {larger}"
         )
+        if solver.window_ends_.size:
+            text = (
+                "The equation holds in every window of time (window_ends_), but its "
+                "errors grow from window to window: the estimated relative error is "
+                f"{estimate:.2g} (error_estimate_). Solve a shorter time, {larger}"
+            )
         found = Finding("stopped", text, "hidden_layer_sizes")
-    text = f"{case.reason.advice} {found.text}"
     place = "" if case.is_solved else concentration(solver)
-    return found._replace(text=text + place)
+    return found._replace(text=f"{case.reason.advice} {found.text}{place}")
 
 
 def _more_digits(case):
@@ -319,7 +313,7 @@ def _budget(case):
     text = case.reason.advice
     if budget == "max_time" and solver._why_early:
         text = f"{solver._why_early} Raise max_time."
-    if _may_go_on(solver):
+    if _may_go_on(case):
         return Finding(_CAUSES[budget], text, budget)
     if solver._may_grow:
         text += " The network was still growing: with more time it gets more neurons."
@@ -327,15 +321,15 @@ def _budget(case):
     spent = "iterations" if budget == "max_iter" else "seconds"
     found = _limit_of_the_network(solver)
     text = (
-        f"{budget} is reached, but more {spent} alone would not help: the loss "
-        f"on fresh points has not halved lately, and the equation does not hold. "
+        f"{budget} is reached, but more {spent} alone would not help: the loss on "
+        "fresh points has not halved lately, and the equation does not hold. "
         f"{found.text}{concentration(solver)}"
     )
     return found._replace(text=text)
 
 
 _NOT_SOLVED = (_between_points, _vague)  # of which a fit warns at its end
-_RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_value, _other_branch)
+_RULES_OF_THE_CONVERGED = (_unidentified, *_NOT_SOLVED, _other_solution)
 _RULES = (
     *(_unidentified, _vanished, _flux, _undetermined, _windows_that_end_early),
     *(_statement, _stall, _more_digits, _budget),
@@ -356,9 +350,11 @@ def why_early(run):
     )
 
 
-def _may_go_on(solver):
-    """Whether the loss of a fit that ran out of budget was falling, or may yet."""
-    losses = solver.convergence_log_["val_loss"]
+def _may_go_on(case):
+    """Whether a fit ran out of budget while its loss was falling, or may yet fall."""
+    losses = case.solver.convergence_log_["val_loss"]
+    if case.budget is None:
+        return False
     if len(losses) < FEW_ITERATIONS or not np.isfinite(losses).any():
         return True
     before = losses[: 3 * len(losses) // 4]
@@ -435,16 +431,14 @@ def take_back_convergence(solver, run):
     if not run.stop_reason.converged:
         return
     reason = StopReason.STALLED
-    is_open = solver._undetermined or solver._unidentified
-    wrong = is_open or vanished_coefficients(solver)
-    if not (wrong or flux_that_jumps(solver.problem_, solver._evaluated)):
-        posterior, problem = solver._posterior, solver.problem_
-        in_windows = posterior is None and solver._window_points is not None
-        forward = in_windows or (
-            posterior is not None and not (problem.unknown or posterior.n_observations)
-        )
-        exhausted = EXHAUSTED_LOSS * solver._untrained_loss
-        if not forward or solver._is_accurate or solver.fresh_loss_ <= exhausted:
+    case, rules = Case.of(solver, reason), (_undetermined, _vanished, _flux)
+    wrong = solver._unidentified or any(f.text for rule in rules if (f := rule(case)))
+    if not wrong:
+        posterior, unit = solver._posterior, solver._untrained_loss
+        is_inverse = solver.problem_.unknown or (posterior and posterior.n_observations)
+        judged = posterior is not None or solver._window_points is not None
+        exhausted = solver.fresh_loss_ <= EXHAUSTED_LOSS * unit
+        if is_inverse or not judged or solver._is_accurate or exhausted:
             return
         if solver.max_time is None or (  # it compiles, like the first iteration
             run.final_state.control.clock.first
@@ -455,7 +449,7 @@ def take_back_convergence(solver, run):
             solver._estimated_at_end = solver.error_estimate_
             if not solver._estimated_at_end > LARGEST_ERROR:
                 return
-        elif solver.fresh_loss_ <= WELL_SOLVED_LOSS * solver._untrained_loss:
+        elif solver.fresh_loss_ <= WELL_SOLVED_LOSS * unit:
             return
         else:
             reason = StopReason.MAX_TIME
@@ -479,8 +473,11 @@ def solved_until(solution, domain, untrained_loss):
 def warn_of_doubts(solver):
     """Warn of what is not to be trusted, is left open, or may not be what was meant."""
     case = Case.of(solver, StopReason(solver.stop_reason_))
-    found = [rule(case) for rule in (*_NOT_SOLVED, _other_value)]
+    found = (rule(case) for rule in _NOT_SOLVED)
     texts = [finding.text for finding in found if finding]
+    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
+        text, is_doubtful = eigenvalues.other_solutions(solver)
+        texts.append(text if is_doubtful else "")
     for text in filter(None, (*texts, solver._unidentified)):
         warn_user(text, ConvergenceWarning)
 

@@ -98,17 +98,11 @@ class Features(NamedTuple):
 
 def network(model, params, x):
     """Outputs at one point, before hard constraints."""
-    a, layers = model.problem.embedding(x), params.layers
-    waves = a[a.shape[0] - model.problem.n_functions :]
+    a, layers, rows = model.problem.embedding(x), params.layers, DerivativeRows()
     if model.features is not None:
         a, layers = model.features(layers[:-1], a), layers[-1:]
-    for k, matrix in enumerate(layers):
-        if waves.size and k + 1 == len(layers):
-            a = jnp.concatenate([a, waves])
-        a = a @ matrix[:-1] + matrix[-1]
-        if k < len(model.activations):
-            a = activation_function(model.activations[k])(a)
-    return a
+    given = layers, a[None, None], rows, None, model.problem.n_functions
+    return propagate(model.activations, *given)[0][0, 0]
 
 
 @partial(jit_by_size, static_argnames="model")
@@ -188,96 +182,54 @@ def input_stack(embedding, x, rows, axes=None):
     return jnp.concatenate(parts)
 
 
-class Stack(NamedTuple):
-    """Rows of all points, kind by kind, so that each kind is contiguous."""
-
-    value: Any  # (n, width)
-    first: Any  # (n_first, n, width), or None
-    second: Any  # (n_second, n, width), or None
-
-    def joined(self):
-        """One array of shape (n, size, width)."""
-        rest = [rows for rows in (self.first, self.second) if rows is not None]
-        rest = [jnp.moveaxis(rows, 0, 1) for rows in rest]
-        return jnp.concatenate([self.value[:, None], *rest], axis=1)
-
-    def with_ones(self):
-        """The rows with the ones of the biases, which only values have."""
-        found = []
-        for rows, number in zip(self, (1, 0, 0), strict=True):
-            if rows is not None:
-                column = jnp.full((*rows.shape[:-1], 1), number, rows.dtype)
-                rows = jnp.concatenate([rows, column], axis=-1)
-            found.append(rows)
-        return Stack(*found)
-
-
-def by_kind(stack, rows):
-    """The Stack of an array of shape (n, size, width)."""
-    cut = 1 + len(rows.first)
-    first = jnp.moveaxis(stack[:, 1:cut], 1, 0) if rows.first else None
-    second = jnp.moveaxis(stack[:, cut:], 1, 0) if rows.second else None
-    return Stack(stack[:, 0], first, second)
-
-
-def scaled_axes(embedding, x, rows):
-    """The Stack of an embedding that scales single axes, at points x (n, d)."""
-    n, d = x.shape
-    first = second = None
-    if rows.first:
-        slopes = jax.jvp(embedding, (x[0],), (jnp.ones_like(x[0]),))[1]
-        unit = np.eye(d, dtype=x.dtype)[list(rows.first)]
-        first = jnp.broadcast_to((unit * slopes[None])[:, None], (len(unit), n, d))
-    if rows.second:
-        second = jnp.zeros((len(rows.second), n, d), x.dtype)
-    return Stack(jax.vmap(embedding)(x), first, second)
-
-
 @partial(jax.jit, static_argnames=("name", "rows"))
 def activate(name, stack, rows):
-    """The Stack after an activation."""
+    """The stack after an activation."""
     phi = activation_function(name)
-    z, one = stack.value, jnp.ones_like(stack.value)
+    if not rows.first:
+        return phi(stack)
+    z, first, second = jnp.split(stack, [1, 1 + len(rows.first)], axis=1)
+    one = jnp.ones_like(z)
 
     def slope(z):
         return jax.jvp(phi, (z,), (one,))
 
-    if stack.first is None:
-        return Stack(phi(z), None, None)
-    if stack.second is None:
+    if not rows.second:
         value, d1 = slope(z)
-        return Stack(value, d1[None] * stack.first, None)
+        return jnp.concatenate([value, d1 * first], axis=1)
     (value, d1), (_, d2) = jax.jvp(slope, (z,), (one,))
     place = {axis: k for k, axis in enumerate(rows.first)}
     squares = [
-        sum(stack.first[place[i]] * stack.first[place[j]] for i, j in group)
+        sum(first[:, place[i]] * first[:, place[j]] for i, j in group)
         for group in rows.second
     ]
-    second = d1[None] * stack.second + d2[None] * jnp.stack(squares)
-    return Stack(value, d1[None] * stack.first, second)
+    second = d1 * second + d2 * jnp.stack(squares, axis=1)
+    return jnp.concatenate([value, d1 * first, second], axis=1)
 
 
 def propagate(activations, layers, stack, rows, taps=None, n_waves=0):
     """Stack after the last, affine layer, and the stacks that every layer was given.
 
-    Taps are added to the outputs of layers before activation: derivatives in them are
-    what the Jacobian is made of. The last layer has the last ``n_waves`` inputs too.
+    A stack (n, size, width) has the rows of all points. Those that layers
+    are given have the ones of the biases, which only values have. Taps are added to the
+    outputs of layers before activation: derivatives in them are what the Jacobian is
+    made of. The last layer has the last ``n_waves`` inputs too.
     """
-    inputs, waves = [], None
-    if not isinstance(stack, ScaledAxes):
-        waves = jax.tree.map(lambda a: a[..., a.shape[-1] - n_waves :], stack)
+    inputs, waves = [], ()
+    if n_waves:
+        waves = (stack[..., stack.shape[-1] - n_waves :],)
     for k, matrix in enumerate(layers):
-        if n_waves and k + 1 == len(layers):
-            stack = jax.tree.map(lambda *a: jnp.concatenate(a, axis=-1), stack, waves)
-        inputs.append(stack)
         if isinstance(stack, ScaledAxes):
-            stack = by_kind(stack.times(matrix), rows)
-        else:  # biases count for values alone
-            weights = matrix[:-1]
-            stack = jax.tree.map(lambda rows, weights=weights: rows @ weights, stack)
-            stack = stack._replace(value=stack.value + matrix[-1][None])
+            inputs.append(stack)
+            stack = stack.times(matrix)
+        else:
+            ones = np.eye(stack.shape[1], 1, dtype=stack.dtype)
+            ones = jnp.broadcast_to(ones, (*stack.shape[:2], 1))
+            parts = stack, *(waves if k + 1 == len(layers) else ()), ones
+            inputs.append(jnp.concatenate(parts, axis=-1))
+            stack = inputs[-1] @ matrix
         if taps is not None:
-            stack = jax.tree.map(jnp.add, stack, taps[k])
+            stack = stack + taps[k]
         if k < len(activations):
             stack = activate(activations[k], stack, rows)
     return stack, inputs
@@ -342,51 +294,42 @@ def _entries(step, numbers):
 # many scales, since what a network has missed is mostly finer than what it has found.
 
 
-def wider(net, rng, n_waves=0):
+def wider(net, rng, n_waves=0, factors=None):
     """Add neurons to all hidden layers that leave the function unchanged.
 
     Without ``rng`` all new weights are zero. The last ``n_waves`` inputs of the first
-    layer enter the last layer, too; neurons begin without them.
+    layer enter the last layer, too; neurons begin without them. ``factors`` are those
+    of the widths; None: the same for each.
     """
-    layers, n_old = [], None
-    for k, matrix in enumerate(net.layers):
-        matrix = np.asarray(matrix)
-        last = k + 1 == len(net.layers)
-        skipped = 1 + n_waves * (last or n_old is None)  # rows that are not neurons
+    layers, more, last = [], 0, len(net.layers) - 1
+    factors = factors or (_WIDER,) * last
+    for k, matrix in enumerate(map(np.asarray, net.layers)):
+        skipped = 1 + n_waves * (k in (0, last))  # rows that are not neurons
         w, v = matrix.shape[0] - skipped, matrix.shape[1]
-        rows = w if n_old is None else math.ceil(_WIDER * w)
-        columns = v if last else math.ceil(_WIDER * v)
-        new = np.zeros((rows + skipped, columns), matrix.dtype)
-        new[:w, :v], new[rows:, :v] = matrix[:w], matrix[w:]
-        if rng is not None and n_old is None and not last and w <= _FEW_AXES:
-            new[:w, v:], new[-1, v:] = _on_many_scales(rng, w, columns - v)
-        elif rng is not None and not last:
+        columns = v if k == last else math.ceil(factors[k] * v)
+        new = np.zeros((len(matrix) + more, columns), matrix.dtype)
+        new[:w, :v], new[len(new) - skipped :, :v] = matrix[:w], matrix[w:]
+        if rng is not None and columns > v and k == 0 and w <= _FEW_AXES:
+            # Weights and biases of neurons that bend within the domain.
+            slopes = rng.standard_normal((w, columns - v))
+            sizes = np.exp(rng.uniform(0, np.log(_STEEPEST), columns - v))
+            slopes *= sizes / np.linalg.norm(slopes, axis=0)
+            new[:w, v:] = slopes
+            new[-1, v:] = -np.sum(slopes * rng.uniform(-1, 1, slopes.shape), axis=0)
+        elif rng is not None and columns > v:
             drawn = rng.standard_normal((w, columns - v))
             new[:w, v:] = drawn * np.sqrt(2 / (w + columns))
-            if n_old is None:  # with a bias, that they differ on an interval
+            if k == 0:  # with a bias, that they differ on an interval
                 new[-1, v:] = rng.uniform(-1, 1, columns - v)
         layers.append(new)
-        n_old = w
+        more = columns - v
     return Parameters(tuple(layers), np.asarray(net.extra))
 
 
 def richer(net, n_waves=0):
     """The network with twice as many neurons in its first layer: the same function."""
-    first, second, *others = (np.asarray(matrix) for matrix in net.layers)
-    n, n_axes = first.shape[1], len(first) - 1 - n_waves
-    new = np.zeros_like(first)
-    new[:n_axes], new[-1] = _on_many_scales(np.random.RandomState(0), n_axes, n)
-    unread = np.zeros((n, second.shape[1]), second.dtype)
-    layers = np.hstack([first, new]), np.vstack([second[:n], unread, second[n:]])
-    return Richer((*layers, *others), np.asarray(net.extra))
-
-
-def _on_many_scales(rng, n_axes, n):
-    """Weights (n_axes, n) and biases (n,) of neurons that bend within the domain."""
-    slopes = rng.standard_normal((n_axes, n))
-    sizes = np.exp(rng.uniform(0, np.log(_STEEPEST), n))
-    slopes *= sizes / np.linalg.norm(slopes, axis=0)
-    return slopes, -np.sum(slopes * rng.uniform(-1, 1, slopes.shape), axis=0)
+    factors = 2, *[1] * (len(net.layers) - 2)
+    return Richer(*wider(net, np.random.RandomState(0), n_waves, factors))
 
 
 def n_weights(net):

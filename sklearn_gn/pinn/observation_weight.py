@@ -183,26 +183,19 @@ def changed(weighing, known, model, net, batches):
         found = np.sqrt(variances.mean() / variances)
         stays = bool(np.abs(np.log(found / before)).max() < math.log(_LEAST_FALL))
         factors = tuple(found.tolist())
-    batches = reweighted(batches, weighing.next / weighing.weight, factors)
     # With other factors the equation has another share.
     share = weighing.share if stays else math.inf
     now = Weighing(weighing.next, weighing.next, weighing.waits, share=share)
-    return now._replace(factors=factors, stays=stays), batches
+    now = now._replace(factors=factors, stays=stays)
+    return now, weighed(batches, now, weighing.weight)
 
 
-def weighed(batches, weighing):
-    """The batches with the present weight of the observations."""
-    if weighing.weight == 1:
+def weighed(batches, weighing, before=1.0):
+    """The batches with the weight of the observations, the last ones, as it is now."""
+    if weighing.weight == before and not weighing.factors:
         return batches
-    return reweighted(batches, weighing.weight, weighing.factors)
-
-
-def reweighted(batches, factor, factors=()):
-    """The batches with the weight of the observations, the last ones, multiplied."""
     *others, data = batches
-    data = data._replace(scale=data.scale * math.sqrt(factor))
-    if factors:
-        columns = np.array(data.data)
-        columns[:, len(factors) :] = factors
-        data = data._replace(data=columns)
-    return (*others, data)
+    columns = np.array(data.data)
+    columns[:, columns.shape[1] - len(weighing.factors) :] = weighing.factors
+    scale = data.scale * math.sqrt(weighing.weight / before)
+    return (*others, data._replace(data=columns, scale=scale))

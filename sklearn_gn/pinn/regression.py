@@ -24,28 +24,7 @@ from sklearn_gn.pinn.fitting import set_layers
 from sklearn_gn.pinn.predictions import Fitted
 from sklearn_gn.runtime.fit_loop import FitRun
 
-
-class RegressionOptions(NamedTuple):
-    """Settings of a fit."""
-
-    layers: Layers
-    evidence: EvidenceOptions
-    seed: int  # which a checkpoint stores
-
-
-def init(rows, theta, options):
-    """Return the state at some parameters, with penalties of one."""
-    alpha = np.ones(options.layers.n_groups)
-    net = RegularisedLayers(theta, alpha, None, 0 * alpha, -np.inf, options.layers)
-    return evidence_gn.init_at(rows, net, options.evidence)
-
-
-def step(rows, state, options):
-    """One accepted step at fixed penalties, then new penalties."""
-    return evidence_gn.step(rows, state, options.evidence)
-
-
-REGRESSION = Algorithm("dngd", init, step, compiled=False)
+REGRESSION = Algorithm("dngd", evidence_gn.init_at, evidence_gn.step, compiled=False)
 
 
 def fit(solver, model, start, data, seed):
@@ -65,9 +44,9 @@ def fit(solver, model, start, data, seed):
         np.concatenate([matrix[-1:], matrix[:-1]]).astype(np.float64)
         for matrix in start.layers
     )
-    theta = layers.join(output, [matrix.T for matrix in hidden])
-    rows = _rows_of(data.training)
-    validation = data.validation
+    theta, alpha = layers.join(output, [m.T for m in hidden]), np.ones(layers.n_groups)
+    net = RegularisedLayers(theta, alpha, None, 0 * alpha, -np.inf, layers)
+    rows, validation = _rows_of(data.training), data.validation
     n_effective = min(max(data.n_observations, len(rows.x)), MOST_ROWS)
     options = EvidenceOptions(
         n_effective=n_effective,
@@ -84,9 +63,8 @@ def fit(solver, model, start, data, seed):
             for matrix in (*(layer.T for layer in hidden), output)
         )
         parameters = Parameters(matrices, np.zeros(0, solver.dtype))
-        return Fitted(
-            model, parameters, None, data.observed, data.single_target, data.scaling
-        )
+        given = data.observed, data.single_target, data.scaling
+        return Fitted(model, parameters, None, *given)
 
     val_loss = None
     if validation is not None:
@@ -96,8 +74,8 @@ def fit(solver, model, start, data, seed):
         solver,
         REGRESSION,
         rows,
-        RegressionOptions(layers, options, int(seed)),
-        [theta],
+        options,
+        [net],
         loss_scale=data.scaling.loss_scale,
         val_loss=val_loss,
         validation=validation,
@@ -138,9 +116,9 @@ class EvidencePosterior(NamedTuple):
 
 
 def _set_fitted(solver, run, fitted):
-    rows, (layers, options, _) = run.rows, run.options
-    net, scaling = run.best_net, fitted.scaling
-    n_effective, y_scale = options.n_effective, np.asarray(scaling.y_scale)
+    rows, options, net, scaling = run.rows, run.options, run.best_net, fitted.scaling
+    layers, n_effective = net.model, options.n_effective
+    y_scale = np.asarray(scaling.y_scale)
     known = laplace.summary_of(layers, net, rows, scaling, options)
     solver._fitted, solver.problem_, solver._error_estimate = fitted, None, None
     set_layers(solver, fitted)

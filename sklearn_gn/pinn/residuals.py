@@ -34,14 +34,11 @@ from sklearn_gn.pinn.model import (
     ClassModel,
     DerivativeRows,
     Model,
-    Stack,
-    by_kind,
     coefficients,
     input_stack,
     local_field,
     network,
     propagate,
-    scaled_axes,
 )
 
 
@@ -125,7 +122,7 @@ def _class_jacobian(model, class_model, params, batch):
     (n, points, _), dtype = batch.x.shape, batch.scale.dtype
     rows = class_model.rows
     taps = [
-        by_kind(jnp.zeros((n * points, rows.size, matrix.shape[1]), dtype), rows)
+        jnp.zeros((n * points, rows.size, matrix.shape[1]), dtype)
         for matrix in params.layers
     ]
 
@@ -145,12 +142,11 @@ def _class_jacobian(model, class_model, params, batch):
     if params.extra.size:
         extra = jax.jacfwd(lambda extra: tapped(taps, extra)[0])(params.extra)
 
-    layers, shape = [], (n, points * rows.size, -1)
+    layers, size = [], points * rows.size
     for a, g in zip(inputs, gradients, strict=True):
         if not isinstance(a, ScaledAxes):
-            a = a.with_ones().joined().reshape(shape)
-        g = jax.vmap(Stack.joined)(g).reshape(k, *shape)
-        layers.append((a, jnp.moveaxis(g, 0, 1)))
+            a = a.reshape(n, size, -1)
+        layers.append((a, jnp.moveaxis(g.reshape(k, n, size, -1), 0, 1)))
     empty = jnp.zeros((n * k, 0), rho.dtype)
     return rho.reshape(-1), Part(tuple(layers), empty, extra.reshape(n * k, -1))
 
@@ -195,7 +191,7 @@ def _row_from_network(model, class_model, axes, params, x, data):
 
 
 def _stacks(model, class_model, batch):
-    """The Stack of the network's inputs, or ScaledAxes."""
+    """The stack of the network's inputs, or ScaledAxes."""
     (n, points, dim), rows = batch.x.shape, class_model.rows
     x, embedding = batch.x.reshape(n * points, dim), model.problem.embedding
     if batch.axes is not None and not model.problem.periodic:
@@ -204,19 +200,17 @@ def _stacks(model, class_model, batch):
         slopes = embedding(jnp.ones_like(x[0])) - embedding(jnp.zeros_like(x[0]))
         zeros = jnp.zeros(len(rows.second), x.dtype)
         return ScaledAxes(jax.vmap(embedding)(x), first, slopes[first], zeros)
-    if not (model.problem.periodic or model.problem.n_functions):
-        return scaled_axes(embedding, x, rows)
     make = partial(input_stack, embedding, rows=rows, axes=batch.axes)
-    return by_kind(jax.vmap(make)(x), rows)
+    return jax.vmap(make)(x)
 
 
 def _by_rows(model, class_model, params, batch, taps=None):
-    """Residuals (N, k) as they are, and the Stacks that the layers were given."""
+    """Residuals (N, k) as they are, and the stacks that the layers were given."""
     stacks, rows = _stacks(model, class_model, batch), class_model.rows
     given = params.layers, stacks, rows, taps, model.problem.n_functions
     top, inputs = propagate(model.activations, *given)
     n, points, _ = batch.x.shape
-    top = top.joined().reshape(n, points * rows.size, -1)
+    top = top.reshape(n, points * rows.size, -1)
     one = partial(row_from_top, model, class_model, batch.axes)
     found = jax.vmap(one, (0, 0, 0, None))(top, batch.x, batch.data, params.extra)
     return found, inputs

@@ -1,4 +1,8 @@
-r"""Whether equation, conditions and observations determine a solution, and have one.
+r"""What is stated, and whether it determines a solution, and has one.
+
+A problem is read once, at points of its own, by whoever asks: units, known functions
+and findings. :class:`Reading` knows what the residuals of a class are for plane waves,
+which derivatives the equation depends on, and what conditions give at ends of axes.
 
 A change of the weights along v changes the outputs at some points by ``T v`` and the
 residuals by ``J v``. A solution is determined where no change of the outputs leaves the
@@ -11,14 +15,15 @@ elliptic, such as one of transport at its outflow, and then the rank is full.
 """
 
 import math
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
 from sklearn_gn.linalg.factors import factor
-from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Points, Robin
+from sklearn_gn.pde.domains import AT_ONCE
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
 from sklearn_gn.pde.jumps import MOST_AXES
 from sklearn_gn.pde.reading import (
@@ -37,6 +42,106 @@ _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
 
+class Reading:
+    """The residual classes of a problem, points of each, and what they show."""
+
+    def __init__(self, problem):
+        self.problem, rng = problem, np.random.RandomState(0)
+        self.interior, *self.conditions = problem.residual_classes()
+        n = max(4, min(N_POINTS, AT_ONCE // problem.domain.dim))
+        self.drawn = problem.probes(n, rng)
+        self.x = self.drawn["interior"].x[:, 0]
+        # Values that each condition gives at a place.
+        both = ((kind, kind.condition.n_fields) for kind in self.conditions)
+        self.n_values = {kind.name: kind.n_outputs / n for kind, n in both}
+        # Axes from which Laplacians are estimated.
+        self.directions = problem._draw_directions(rng)
+        # Two slow waves (2, d): terms of one may cancel, as in resonance.
+        slow = np.pi / np.ptp(problem.domain.bounds, axis=1)
+        self.slow = slow / [np.ones(len(slow)), np.arange(2, 2 + len(slow))]
+
+    def residuals(self, kind, waves, unknown=None):
+        """Residuals (n, m, k) of a class for plane waves as fields."""
+        given = self.problem, kind, self.drawn[kind.name], waves, unknown
+        return residuals_of_waves(*given, self.directions)
+
+    @cached_property
+    def factors(self):
+        """Factors (n, m, d, powers) of the derivatives along axes; None: not known.
+
+        They are those about a smooth field, at points (n,), of each output in each
+        residual (m,).
+        """
+        dim, q = self.problem.domain.dim, len(self.problem.outputs)
+        if self.interior.n_points > 1 or dim > MOST_AXES:
+            return None
+        slopes = slopes_of_equation(self.problem, self.x, np.ones(q))
+        if not np.isfinite(slopes).all():
+            return None
+        every = derivatives(dim)
+        powers = range(1 + len(every[-1]))
+        along = [[every.index((k,) * power) for power in powers] for k in range(dim)]
+        factors = np.swapaxes(slopes, 2, 3)[..., along]
+        return factors.reshape(len(slopes), -1, dim, len(powers))
+
+    @cached_property
+    def orders(self):
+        """Highest derivative (d,) along each axis; None: not known, or not local."""
+        if self.factors is None:
+            return None
+        seen = np.any(self.factors != 0, axis=(0, 1))
+        highest = np.max(seen * np.arange(seen.shape[1]), axis=1)
+        return None if seen[:, -1].any() else highest
+
+    @cached_property
+    def ends(self):
+        """Ends of each axis at which conditions hold, by its name, with their values.
+
+        What compares two ends has half of its values at each, and a single point has
+        none.
+        """
+        axes, bounds = self.problem.domain.axes, self.problem.domain.bounds
+        ends = {name: [] for name in axes}
+        for condition, n_values in self.n_values.items():
+            x = self.drawn[condition].x.reshape(-1, len(axes))
+            for k, name in enumerate(axes):
+                there = np.abs(x[:, [k]] - bounds[k]) <= ROUNDING * np.ptp(bounds[k])
+                for held, word in zip(there.T, ("min", "max"), strict=True):
+                    if held.any():
+                        covers = len(axes) == 1 or np.ptp(x[held], axis=0).any()
+                        ends[name].append((f"{name}={word}", n_values * covers))
+        return ends
+
+    @property
+    def numbers_of_conditions(self):
+        """Values that are given along each axis, and those that the equation needs.
+
+        Those at its ends; all, of an ordinary differential equation. Empty if not
+        known.
+        """
+        if self.orders is None:
+            return {}
+        given = [sum(n for _, n in ends) for ends in self.ends.values()]
+        if len(given) == 1:
+            every = {name: len(np.unique(own.x)) for name, own in self.drawn.items()}
+            given = [sum(n * every[name] for name, n in self.n_values.items())]
+        # By the outputs of all regions.
+        needed = (self.problem.n_network_outputs * self.orders).tolist()
+        both = zip(given, needed, strict=True)
+        return dict(zip(self.problem.domain.axes, both, strict=True))
+
+
+def read(problem):
+    """The reading of a problem, as it was stated before it got units and functions."""
+    return _reading(getattr(problem, "stated", None) or problem)
+
+
+_reading = lru_cache(maxsize=4)(Reading)
+
+
+# --- what is left open ---------------------------------------------------------------
+
+
 def unidentified(solver, run):
     """What equation, conditions and observations leave open; "" if nothing is known."""
     model, net, problem, *_ = solver._fitted
@@ -47,9 +152,11 @@ def unidentified(solver, run):
     forgotten = forgotten_conditions(model, missing)
     if forgotten:
         return f"The solution is not determined. {_all_missing(forgotten)}"
-    free = free_constants(run.val_loss, net, problem, untrained_loss)
-    if free:
-        free = ", ".join(f"the output {name!r}" for name in free)
+    free, _ = free_parts(model, run.final_state.batches)
+    free &= ~np.isin(problem.outputs, problem.up_to_constant)
+    if free.any():
+        names = np.array(problem.outputs)[free].tolist()
+        free = ", ".join(f"the output {name!r}" for name in names)
         place = problem.domain.bounds.mean(axis=1).round(6).tolist()
         return (
             f"Any constant may be added to {free}: no residual changes. State "
@@ -111,71 +218,56 @@ def _all_missing(missing):
 # --- outputs to which something may be added ------------------------------------------
 
 
-def free_constants(loss_at, net, problem, untrained_loss):
-    """Names of outputs to which any constant may be added without changing the loss."""
-    loss, found = loss_at(net), []
-    for k, name in enumerate(problem.outputs):
-        if name in problem.up_to_constant or not math.isfinite(loss):
-            continue
-        # At least one: beside a solution of zero no change would count.
-        own = slice(k, None, len(problem.outputs))  # in each region
-        size = max(np.linalg.norm(net.layers[-1][:, own]), 1.0)
-        changes = []
-        for share in (1, -0.5):
-            last = np.array(net.layers[-1])
-            last[-1, own] += share * size
-            moved = Parameters((*net.layers[:-1], last), net.extra)
-            changes.append(abs(loss_at(moved) - loss))
-        if max(changes) <= ROUNDING * untrained_loss:
-            found.append(name)
-    return found
+def free_parts(model, batches):
+    """Whether any constant, and any function of time, may be added to outputs, (2, q).
 
-
-def free_functions_of_time(model, batches):
-    """Which outputs (q,) any function of time may be added to, such as a pressure.
-
-    Neither another wave of such an output in time alone, nor another level of a smooth
-    one changes the residuals.
+    Another level of such an output that is a smooth wave, or another wave of it in time
+    alone, changes no residual.
     """
-    domain, q = model.problem.domain, len(model.problem.outputs)
-    if domain.time is None or domain.dim == 1:
-        return np.zeros(q, bool)
+    problem, reading = model.problem, read(model.problem)
+    domain, q = problem.domain, len(problem.outputs)
     # Two pairs of fields for each output.
     vectors = np.tile(np.pi / np.ptp(domain.bounds, axis=1), (q, 2, 2, q, 1))
     vectors, levels = vectors * np.arange(1, 1 + q)[:, None], np.zeros((q, 2, 2, q))
-    in_time = np.equal(domain.axes, domain.time)
+    in_time = np.equal(domain.axes, domain.time or "")
     for k in range(q):
-        vectors[k, 0, :, k] *= in_time * [[1.0], [3.0]]
-        levels[k, 1, 1, k] = 1
-    one, free = np.ones((4 * q, q)), np.ones(q, bool)
-    fields = vectors.reshape(4 * q, q, -1), one, one, levels.reshape(4 * q, q)
-    for kind, batch in zip(model.classes, batches, strict=True):
-        few = Points(np.asarray(batch.x[:N_POINTS]), np.asarray(batch.data[:N_POINTS]))
-        given = model.problem, kind.residual, few, PlaneWaves(*fields)
-        found = residuals_of_waves(*given, directions=batch.axes)
-        found = found.reshape(len(few.x), q, 2, 2, -1)
-        change = np.abs(np.diff(found, axis=3)).max(axis=(0, 2, 3, 4), initial=0)
-        free &= change <= ROUNDING * max(np.abs(found).max(initial=0), 1)
+        levels[k, 0, 1, k] = 1
+        vectors[k, 1, :, k] *= in_time * [[1.0], [3.0]]
+    sizes = np.tile(problem.scale or 1.0, (4 * q, q))[:, :q]
+    levels = np.array(problem.center or 0.0) + sizes * levels.reshape(4 * q, q)
+    waves = PlaneWaves(vectors.reshape(4 * q, q, -1), sizes, sizes, levels)
+    kinds = reading.interior, *reading.conditions
+    found = [reading.residuals(kind, waves) for kind in kinds]
+    if model.classes[-1].residual.name == "data":
+        own = (np.asarray(a[:N_POINTS]) for a in (batches[-1].x, batches[-1].data))
+        given = reading.problem, model.classes[-1].residual, Points(*own), waves
+        found.append(residuals_of_waves(*given))
+    free = np.ones((2, q), bool)
+    free[1] &= in_time.any() and domain.dim > 1
+    for r in found:
+        r = r.reshape(len(r), q, 2, 2, -1)
+        change = np.abs(np.diff(r, axis=3)).max(axis=(0, 3), initial=0)
+        size = np.abs(r).max(axis=(0, 1, 2, 3), initial=np.finfo(float).tiny)
+        free &= (change <= ROUNDING * size).all(axis=2).T
     return free
+
+
+# --- conditions and derivatives -------------------------------------------------------
 
 
 def missing_conditions(model):
     """Axes that may lack conditions: number of derivatives, end of each condition."""
-    problem, rows = model.problem, model.classes[0].rows
-    second = rows is not None
-    if second:  # at most second derivatives
+    problem, rows, reading = model.problem, model.classes[0].rows, read(model.problem)
+    orders, found = None if rows is not None else reading.orders, {}
+    if rows is not None:  # at most second derivatives
         orders = np.zeros(problem.domain.dim, int)
         orders[list(rows.first)] = 1
         orders[[i for group in rows.second for i, j in group if i == j]] = 2
-    else:
-        _, orders = factors_of_derivatives(problem)
-    both = conditions_at_ends(problem).items()
-    ends, found = {name: [end for end, _ in pairs] for name, pairs in both}, {}
-    for k, name in enumerate(problem.domain.axes):
+    for k, (name, given) in enumerate(reading.ends.items()):
         order = None if orders is None else int(orders[k])
-        enough = order == 0 or (second and len(ends[name]) >= order)
+        enough = order == 0 or (rows is not None and len(given) >= order)
         if name not in problem.periodic and not enough:
-            found[name] = order, ends[name]
+            found[name] = order, [end for end, _ in given]
     return found
 
 
@@ -188,73 +280,45 @@ def forgotten_conditions(model, missing):
     known = {name: entry for name, entry in missing.items() if entry[0] is not None}
     if not problem.conditions:
         return known
-    time = problem.domain.time
+    time, reading = problem.domain.time, read(problem)
     if time not in known or known[time][1]:
         return {}
     k = problem.domain.axes.index(time)
-    times = [x[:, k] for x in _points_of_conditions(problem).values()]
     least = ROUNDING * np.ptp(problem.domain.bounds[k])
+    times = [reading.drawn[kind.name].x[..., k] for kind in reading.conditions]
     return {} if any(np.ptp(t) <= least for t in times) else {time: known[time]}
-
-
-def _points_of_conditions(problem):
-    """Points (n, d) of each condition, by its name."""
-    points, dim = problem.probes(N_POINTS, np.random.RandomState(0)), problem.domain.dim
-    del points["interior"]
-    return {name: drawn.x.reshape(-1, dim) for name, drawn in points.items()}
-
-
-def factors_of_derivatives(problem):
-    """Factors (n, d, powers) of the derivatives about a smooth field, highest orders.
-
-    The factors are None where they are not known. The orders (d,) along the axes are
-    None too where the equation depends on more than derivatives at its point.
-    """
-    if problem.residual_classes()[0].n_points > 1 or problem.domain.dim > MOST_AXES:
-        return None, None
-    points = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
-    slopes = slopes_of_equation(problem, points, np.ones(len(problem.outputs)))
-    every = derivatives(problem.domain.dim)
-    if not np.isfinite(slopes).all():
-        return None, None
-    highest = len(every[-1])
-    along = [
-        [every.index((k,) * power) for power in range(highest + 1)]
-        for k in range(problem.domain.dim)
-    ]
-    factors = np.swapaxes(slopes, 2, 3)[..., along].reshape(-1, len(along), highest + 1)
-    seen = np.any(factors != 0, axis=0)
-    orders = np.max(seen * np.arange(highest + 1), axis=1)
-    return factors, None if seen[:, -1].any() else orders
-
-
-def conditions_at_ends(problem):
-    """Names of the ends of each axis at which conditions hold, each with its values.
-
-    What compares two ends has half of its values at each, and a single point has none.
-    """
-    axes, bounds = problem.domain.axes, problem.domain.bounds
-    (_, *kinds), ends = problem.residual_classes(), {name: [] for name in axes}
-    for kind, x in zip(kinds, _points_of_conditions(problem).values(), strict=True):
-        n_values = kind.n_outputs / kind.condition.n_fields
-        for k, name in enumerate(axes):
-            there = np.abs(x[:, [k]] - bounds[k]) <= ROUNDING * np.ptp(bounds[k])
-            for held, word in zip(there.T, ("min", "max"), strict=True):
-                if held.any():
-                    covers = len(axes) == 1 or np.ptp(x[held], axis=0).any()
-                    ends[name].append((f"{name}={word}", n_values * covers))
-    return ends
 
 
 def too_many_conditions(problem):
     """What to do about an equation, not solved, with too many conditions."""
-    if found := _too_many_on_a_face(problem):
-        return found
-    _, *conditions = problem.residual_classes()
-    names = ", ".join(repr(kind.name) for kind in conditions)
-    for axis, (n_given, n_needed) in numbers_of_conditions(problem).items():
-        if n_given > n_needed and not problem.unknown:
-            where = "" if problem.domain.dim == 1 else f" at the ends of {axis!r}"
+    domain, reading = problem.domain, read(problem)
+    if problem.unknown or reading.orders is None:
+        return ""
+    # Conditions of value and slope together on one face in space.
+    given, n_outputs = [], len(problem.outputs)
+    is_plain = not problem.depends_on and max(reading.orders) <= 2 and domain.dim > 1
+    for face in domain._faces_of_space() if is_plain else ():
+        given = [
+            kind
+            for kind in reading.conditions
+            if isinstance(kind.condition, (Dirichlet, Neumann, Robin))
+            and face in kind.condition.faces(domain)
+        ]
+        n_values = sum(kind.n_outputs for kind in given)
+        if n_values > n_outputs:
+            names = ", ".join(repr(kind.name) for kind in given)
+            outputs = "one output" if n_outputs == 1 else f"{n_outputs} outputs"
+            return (
+                f"The conditions {names} give {n_values} values on the face "
+                f"{face!r} for {outputs}, and an equation with second derivatives "
+                "takes one for each: if they contradict one another, there is no "
+                "solution. Leave out what is not needed, or give each a part of the "
+                "boundary by `on`."
+            )
+    names = ", ".join(repr(kind.name) for kind in reading.conditions)
+    for axis, (n_given, n_needed) in reading.numbers_of_conditions.items():
+        if n_given > n_needed:
+            where = "" if domain.dim == 1 else f" at the ends of {axis!r}"
             return (
                 f"The conditions give {n_given:g} values{where} ({names}), and the "
                 f"derivatives of the equation need at most {n_needed}: if they "
@@ -267,44 +331,23 @@ def too_many_conditions(problem):
 
 def warn_of_redundant_derivatives(problem):
     """Warn of derivatives at the start of time that the equation gives by itself."""
-    domain, (_, *kinds) = problem.domain, problem.residual_classes()
-    orders = [kind.condition.order for kind in kinds]
-    _, along = factors_of_derivatives(problem)
-    if along is None or domain.time is None:
+    time, reading = problem.domain.time, read(problem)
+    if reading.orders is None or time is None:
         return
-    highest = int(along[domain.axes.index(domain.time)])
-    for order, kind in zip(orders, kinds, strict=True):
+    highest = int(reading.orders[problem.domain.axes.index(time)])
+    for kind in reading.conditions:
+        order = kind.condition.order
         if order >= max(highest, 1):
             plural = "s" * (highest != 1)
             warn_user(
                 f"{kind.name}: order={order} is not needed. The equation has {highest} "
-                f"derivative{plural} along {domain.time!r} and gives that of order "
-                f"{order} at the start by itself: with another value there is no "
-                "solution. Leave this condition out."
+                f"derivative{plural} along {time!r} and gives that of order {order} at "
+                "the start by itself: with another value there is no solution. Leave "
+                "this condition out."
             )
 
 
-def numbers_of_conditions(problem):
-    """Values that are given along each axis, and those that the equation needs.
-
-    Those at its ends; all, of an ordinary differential equation. Empty if not known.
-    """
-    _, orders = factors_of_derivatives(problem)
-    if orders is None:
-        return {}
-    if problem.domain.dim == 1:
-        (_, *kinds), every = problem.residual_classes(), _points_of_conditions(problem)
-        both = zip(kinds, every.values(), strict=True)
-        values = [
-            k.n_outputs / k.condition.n_fields * len(np.unique(x)) for k, x in both
-        ]
-        given = [sum(values)]
-    else:
-        both = conditions_at_ends(problem).values()
-        given = [sum(n_values for _, n_values in ends) for ends in both]
-    needed = (problem.n_network_outputs * orders).tolist()  # of each region
-    pairs = zip(given, needed, strict=True)
-    return dict(zip(problem.domain.axes, pairs, strict=True))
+# --- the rank -------------------------------------------------------------------------
 
 
 def largest_free_change(model, net, batches, fresh, untrained_loss):
@@ -373,66 +416,13 @@ def _contradicted_observations(solver):
     )
 
 
-def vanished_coefficients(solver):
-    """What to say of positive coefficients that went to zero, where y is given."""
-    if "loss_data" not in solver.convergence_log_:
-        return ""
-    found = [
-        name
-        for name, known in solver._fitted.model.problem.unknown.items()
-        if known.positive
-        and np.any(solver.coefficients_[name] < VANISHED * np.asarray(known.initial))
-        and np.any(solver.coefficients_std_[name] > solver.coefficients_[name])
-    ]
-    if not found:
-        return ""
-    return (
-        f"The positive coefficients {found} have fallen from their start to nearly "
-        "zero, where the solution no longer depends on them: either they are zero, or "
-        "the fit is in a minimum of its own, and the other coefficients and all "
-        "standard deviations are wrong. Fit again with another random_state and other "
-        "starts, Unknown(initial, positive=True), and take the fit of the smallest "
-        "noise_std_."
-    )
-
-
-def _too_many_on_a_face(problem):
-    """Conditions of value and slope together on one face in space."""
-    domain, orders = problem.domain, None
-    if domain.dim > 1 and not (problem.unknown or problem.depends_on):
-        _, orders = factors_of_derivatives(problem)
-    if orders is None or max(orders) > 2:
-        return ""
-    n_outputs, (_, *kinds) = len(problem.outputs), problem.residual_classes()
-    for face in domain._faces_of_space():
-        given = [
-            kind
-            for kind in kinds
-            if isinstance(kind.condition, (Dirichlet, Neumann, Robin))
-            and face in kind.condition.faces(domain)
-        ]
-        n_values = sum(kind.n_outputs for kind in given)
-        if n_values > n_outputs:
-            names = ", ".join(repr(kind.name) for kind in given)
-            outputs = "one output" if n_outputs == 1 else f"{n_outputs} outputs"
-            return (
-                f"The conditions {names} give {n_values} values on the face "
-                f"{face!r} for {outputs}, and an equation with second derivatives "
-                "takes one for each: if they contradict one another, there is no "
-                "solution. Leave out what is not needed, or give each a part of the "
-                "boundary by `on`."
-            )
-    return ""
-
-
 def _integral_over_time(problem):
     """An integral, which keeps the time of an evolution in one piece."""
     domain = problem.domain
     given = any(isinstance(condition, Initial) for condition in problem.conditions)
     if domain.axes != (domain.time,) or problem.unknown or not given:
         return ""
-    factors, orders = factors_of_derivatives(problem)
-    if factors is None or orders is not None:
+    if read(problem).factors is None or read(problem).orders is not None:
         return ""  # it depends on derivatives at a point alone
     t = domain.time
     return (
@@ -454,17 +444,15 @@ def _integral_over_time(problem):
 
 def growing_waves(problem):
     """What to say of an equation along which short waves grow; "" if none do."""
-    domain = problem.domain
-    single = len(problem.outputs) == problem.residual_classes()[0].n_outputs == 1
-    fixed = problem.transform or problem.periodic or problem.unknown
-    plain = single and not fixed and problem.n_laplacian_directions is None
-    if domain.time is None or domain.dim == 1 or not plain:
+    domain, reading = problem.domain, read(problem)
+    single = len(problem.outputs) == reading.interior.n_outputs == 1
+    told = problem.transform is None and not problem.unknown
+    if domain.time is None or domain.dim == 1 or not (single and told):
         return ""
-    ends = [end for end, _ in conditions_at_ends(problem)[domain.time]]
-    factors, orders = factors_of_derivatives(problem)
+    ends, orders = [end for end, _ in reading.ends[domain.time]], reading.orders
     if len(set(ends)) != 1 or orders is None:
         return ""
-    of_time = domain.axes.index(domain.time)
+    factors, of_time = reading.factors[:, 0], domain.axes.index(domain.time)
     order, along = orders[of_time], np.delete(np.arange(domain.dim), of_time)
     if order not in (1, 2) or len(ends) != order or max(orders[along]) != 2:
         return ""

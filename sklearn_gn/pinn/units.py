@@ -23,8 +23,9 @@ import numpy as np
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Condition, Dirichlet, Initial, Neumann, Robin, Unknown
 from sklearn_gn.pde.coefficients import VISIBLE
-from sklearn_gn.pde.given_values import JUMP, N_POINTS, ROUNDING, values_of
-from sklearn_gn.pde.reading import PlaneWaves, constants, residuals_of_waves
+from sklearn_gn.pde.given_values import JUMP, ROUNDING, values_of
+from sklearn_gn.pde.reading import PlaneWaves, constants
+from sklearn_gn.pinn.statement import read
 
 _LITTLE = 0.25  # variation, relative to the level, of what has a center
 _SECANTS, _POWERS = 20, (0.25, 4.0)  # steps to the size of terms that are no lines
@@ -34,18 +35,27 @@ _FASTER = np.concatenate([[0.0], 2.0 ** (np.arange(25) / 2)])  # waves in time
 def units(problem, y=None, observed=(), waves=()):
     """Return center and size of each output, tuples of numbers."""
     q = len(problem.outputs)
-    rows = _Rows(problem)
-    given = _given_values(problem, rows, y is not None)
+    reading = read(problem)
+    given = _given_values(reading, y is not None)
     for k, entry in enumerate(observed if y is not None else ()):
         if not callable(entry):
             given[entry] = np.concatenate([given[entry], y[:, k][np.isfinite(y[:, k])]])
-    level = _level(rows, given)
-    centers, ranges = np.array([_unit(values) for values in given]).T
-    sizes = _sizes(rows, level, ranges, waves)
+    level = _level(reading, given)
+    # Centers and half ranges of values that vary; zeros for a constant.
+    centers, ranges = np.zeros((2, q))
+    for k, values in enumerate(given):
+        low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+        largest = max(abs(low), abs(high))
+        if not np.isfinite(largest) or high - low <= ROUNDING * largest:
+            continue
+        ranges[k] = largest if low < 0 < high else max(high - low, largest) / 2
+        if high - low < largest / 2:  # far from zero, and differing little
+            centers[k], ranges[k] = (low + high) / 2, (high - low) / 2
+    sizes = _sizes(reading, level, ranges, waves)
     stays = (sizes == 0) | (sizes >= _LITTLE * np.abs(level))
     has_level = stays & [len(values) > 0 for values in given]
     known = np.where(ranges > 0, ranges, np.where(has_level, np.abs(level), 0.0))
-    sizes = _sizes(rows, level, known, waves)
+    sizes = _sizes(reading, level, known, waves)
     if not switches.on("pinn.units"):
         return (0.0,) * q, (1.0,) * q
     centers = np.where(ranges > 0, centers, np.where(stays, 0.0, level))
@@ -56,72 +66,52 @@ def level_of_outputs(problem):
     """The level of a problem in the outputs of its network, of shape (q,)."""
     if not problem.scale:
         return np.zeros(len(problem.outputs))
-    rows = _Rows(problem)
-    level = _level(rows, _given_values(problem, rows))
+    level = _level(read(problem), _given_values(read(problem)))
     return (level - np.array(problem.center)) / np.array(problem.scale)
 
 
 # --- given values, and the level -----------------------------------------------------
 
 
-def _unit(values):
-    """Center and half range of values that vary; zeros for a constant."""
-    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
-    largest = max(abs(low), abs(high))
-    if not np.isfinite(largest) or high - low <= ROUNDING * largest:
-        return 0.0, 0.0
-    if high - low < largest / 2:  # far from zero, and differing little
-        return (low + high) / 2, (high - low) / 2
-    return 0.0, largest if low < 0 < high else max(high - low, largest) / 2
-
-
-def _given_values(problem, rows, with_data=False):
+def _given_values(reading, with_data=False):
     """Values of each output that conditions give: with data, not by an unknown one."""
-    known = [[np.zeros(0)] for _ in problem.outputs]
-    given = {
-        kind.name: kind.condition
-        for kind in rows.conditions
-        if isinstance(kind.condition, (Dirichlet, Initial)) and not kind.condition.order
-    }
-    if given and problem.transform is None:
-        conditions = list(given.values())
-        places = [rows.drawn[name].x[:, 0] for name in given]
-        # Its start may be far off: what another one changes is not given.
-        starts, other = problem.unknown if with_data else {}, problem
-        if starts:
-            moved = {k: Unknown(2 * np.array(c.initial) + 1) for k, c in starts.items()}
-            other = replace(problem, coefficients=problem.coefficients | moved)
-        both = (values_of(one, conditions, places) for one in (problem, other))
-        for values, again in zip(*both, strict=True):
-            values = np.where(values == again, values, np.nan).T
-            for columns, column in zip(known, values, strict=True):
-                columns.append(column)
-    found = [np.concatenate(columns) for columns in known]
-    found = [values[np.isfinite(values)] for values in found]
+    problem, given = reading.problem, {}
+    for kind in reading.conditions if problem.transform is None else ():
+        condition = kind.condition
+        if isinstance(condition, (Dirichlet, Initial)) and not condition.order:
+            given[kind.name] = condition
+    places = [reading.drawn[name].x[:, 0] for name in given]
+    # Its start may be far off: what another one changes is not given.
+    starts, other = problem.unknown if with_data else {}, problem
+    if starts:
+        moved = {k: Unknown(2 * np.array(c.initial) + 1) for k, c in starts.items()}
+        other = replace(problem, coefficients=problem.coefficients | moved)
+    zero = np.zeros(len(problem.outputs))
+    both = (values_of(one, given.values(), places) for one in (problem, other))
+    values, again = (np.concatenate([np.empty((0, len(zero))), *v]) for v in both)
+    known = np.isfinite(values) & (values == again)
+    found = [column[own] for column, own in zip(values.T, known.T, strict=True)]
     if any(map(len, found)):  # values that are rounding, compared with the answer
-        zero = np.zeros(len(problem.outputs))
-        source, answers = _terms(rows, rows.interior, zero, zero + 1)
+        source, answers = _terms(reading, reading.interior, zero, zero + 1)
         least = ROUNDING * _ratios(source, answers[0]).max(axis=1)
         pairs = zip(found, least, strict=True)
         found = [np.where(np.abs(own) < limit, 0.0, own) for own, limit in pairs]
     return found
 
 
-def _level(rows, given):
+def _level(reading, given):
     """Constants (q,) that are the means of given values and solve the conditions."""
     level = np.array([np.mean(values) if len(values) else 0.0 for values in given])
     free = np.array([not len(values) for values in given])
-    if not (free.any() and rows.conditions):
+    if not (free.any() and reading.conditions):
         return level
     # Residuals about it, and their slopes in the outputs that are free.
     units = np.eye(len(level))[free]
     values = level + np.concatenate([0 * level[None], units, -units])
-    about = constants(values, rows.slow.shape[1]), None, rows.directions
-    pairs = ((kind, rows.drawn[kind.name]) for kind in rows.conditions)
-    found = (residuals_of_waves(rows.problem, *pair, *about) for pair in pairs)
+    fields = constants(values, reading.problem.domain.dim)
+    found = [reading.residuals(kind, fields) for kind in reading.conditions]
     found = [np.swapaxes(r, 1, 2).reshape(-1, len(values)) for r in found]
-    found = np.concatenate(found)
-    sources, above, below = np.split(found, [1, 1 + len(units)], axis=1)
+    sources, above, below = np.split(np.concatenate(found), [1, 1 + len(units)], axis=1)
     with np.errstate(invalid="ignore"):
         matrix, sources = (above - below) / 2, sources[:, 0]
     usual = np.isfinite(matrix).all(axis=1) & np.isfinite(sources) & matrix.any(axis=1)
@@ -141,7 +131,7 @@ def _level(rows, given):
 # --- sizes ---------------------------------------------------------------------------
 
 
-def _sizes(rows, level, known, waves):
+def _sizes(reading, level, known, waves):
     """Sizes (q,) of the outputs; 0 where nothing is known.
 
     Amplitudes of waves with the fluxes and the tractions that are given, and what
@@ -149,49 +139,50 @@ def _sizes(rows, level, known, waves):
     """
     known, ones = np.array(known), np.ones(len(level))
     has_values, fluxes = known > 0, np.zeros(len(level))
-    for kind in rows.conditions if rows.problem.transform is None else ():
+    for kind in reading.conditions if reading.problem.transform is None else ():
         faster = 1.0
         if kind.condition.order:
             # Than a slow wave, until derivatives in time prevail in the equation.
-            _, answers = _terms(rows, rows.interior, level, ones, _FASTER)
+            _, answers = _terms(reading, reading.interior, level, ones, _FASTER)
             total = np.linalg.norm(answers, axis=(1, 2))
             prevails = np.flatnonzero(total[1:] - total[0] >= total[0])
             faster = _FASTER[1 + prevails[0]] if len(prevails) else 1.0
         elif not isinstance(kind.condition, (Neumann, Robin, Condition)):
             continue
-        source, (answers,) = _terms(rows, kind, level, ones, faster)
+        source, (answers,) = _terms(reading, kind, level, ones, faster)
         answers[has_values] *= ~(answers[~has_values] > 0).any(axis=0)
         fluxes = np.maximum(fluxes, _ratios(source, answers).max(axis=1))
     # Fluxes by an unknown coefficient are as far off as its start.
-    is_told = has_values & bool(rows.problem.unknown)
+    is_told = has_values & bool(reading.problem.unknown)
     sizes = np.where(is_told, known, np.maximum(known, fluxes))
     if len(sizes) == 1:
-        balanced = 0.0 if known[0] else _balanced(rows, level, known, waves)
+        balanced = 0.0 if known[0] else _balanced(reading, level, known, waves)
         return np.maximum(sizes, balanced)
     for _ in sizes:  # each may need the size of another one first
         before = sizes > 0
-        sizes = _balanced(rows, level, sizes)
+        sizes = _balanced(reading, level, sizes)
         if ((sizes > 0) == before).all():
             break
     return sizes
 
 
-def _balanced(rows, level, sizes, waves=()):
+def _balanced(reading, level, sizes, waves=()):
     """Give outputs without a size that with which they balance the rows."""
-    known, kinds, number, share = sizes > 0, [rows.interior], 0, 1.0
+    known, kinds, number, share = sizes > 0, [reading.interior], 0, 1.0
     if len(sizes) == 1:
-        _, answers = _terms(rows, rows.interior, level, np.ones(1), waves=waves)
+        _, answers = _terms(reading, reading.interior, level, np.ones(1), waves=waves)
         answers = np.linalg.norm(answers[:, 0], axis=1)
         number = np.argmax(answers > JUMP * answers.max(initial=0))
         share = np.sqrt(2)  # the mean square of a wave is half of its amplitude's
-    elif rows.problem.transform is None:
-        kinds += [k for k in rows.conditions if isinstance(k.condition, Condition)]
+    elif reading.problem.transform is None:
+        kinds += [k for k in reading.conditions if isinstance(k.condition, Condition)]
     reached = np.zeros(len(sizes), bool)
 
     def lack(trial):
         found = [[] for _ in trial]
         for kind in kinds:
-            source, terms = _terms(rows, kind, level, trial, 1.0, waves, known * trial)
+            others = known * trial
+            source, terms = _terms(reading, kind, level, trial, 1.0, waves, others)
             wanted = np.max([share * source, *terms[number, known]], axis=0)
             for k in np.flatnonzero(~known):
                 ratios = _ratios(wanted, terms[number, k])
@@ -229,73 +220,50 @@ def _ratios(source, answers):
 
 def coefficient_starts(problem, center, scale):
     """Unknown coefficients of another start, where theirs is far off."""
-    rows, found = _Rows(problem), {}
+    reading, found = read(problem), {}
+    vectors = np.repeat(reading.slow, 2, axis=0)[:, None]
+    vectors = np.repeat(vectors, len(problem.outputs), axis=1)
+    waves = PlaneWaves(vectors, *(np.tile(a, (4, 1)) for a in (scale, scale, center)))
+
+    def share(name, value):
+        """Size of the terms with a coefficient over all other terms; 0: unknown."""
+        largest, unknown = 0.0, {name: np.array([0.0, value, 0.0, value])}
+        for kind in (reading.interior, *reading.conditions):
+            r = reading.residuals(kind, waves, unknown)
+            r = r[np.isfinite(r).all(axis=(1, 2))]
+            others = np.sum(r[:, ::2] ** 2)
+            if others > 0:
+                terms = np.sum((r[:, 1::2] - r[:, ::2]) ** 2)
+                largest = max(largest, np.sqrt(terms / others))
+        return largest
+
     for name, known in problem.unknown.items():
         first = np.asarray(known.initial, float)
         if first.ndim:
             continue
-        first = first or 1.0  # a start of zero, which has no size
-        shares = partial(_share_of_terms, rows, name, np.array(center), np.array(scale))
+        first = float(first) or 1.0  # a start of zero, which has no size
         begin, eps = 1.0, np.finfo(float).eps
-        while (share := shares(float(first * begin))) == 0 and begin * eps < 1 / eps:
+        while (size := share(name, first * begin)) == 0 and begin * eps < 1 / eps:
             begin /= eps  # a term that is lost by rounding has no share
-        if share == 0 or (begin == 1 and 1 / VISIBLE <= share <= VISIBLE):
+        if size == 0 or (begin == 1 and 1 / VISIBLE <= size <= VISIBLE):
             continue
-        factor = _secant(
-            lambda f, shares=shares, first=first: (
-                -np.log([shares(float(first * f[0]))])
-            ),
-            np.full(1, begin),
-        )
-        start = float(first * factor[0])
+        lack = partial(lambda own, start: -np.log([share(own, float(start[0]))]), name)
+        start = float(_secant(lack, np.full(1, first * begin))[0])
         if np.isfinite(start):
             found[name] = Unknown(start, known.positive)
     return found
 
 
-def _share_of_terms(rows, name, level, sizes, value):
-    """Size of the terms with a coefficient over all other terms; 0 if unknown."""
-    vectors = np.repeat(rows.slow, 2, axis=0)
-    vectors = np.repeat(vectors[:, None], len(sizes), axis=1)
-    both = PlaneWaves(vectors, *(np.stack([a] * 4) for a in (sizes, sizes, level)))
-    largest = 0.0
-    for kind in (rows.interior, *rows.conditions):
-        unknown = {name: np.array([0.0, value, 0.0, value])}
-        given = rows.problem, kind, rows.drawn[kind.name], both, unknown
-        found = residuals_of_waves(*given, rows.directions)
-        found = found[np.isfinite(found).all(axis=(1, 2))]
-        others = np.sum(found[:, ::2] ** 2)
-        if others > 0:
-            terms = np.sum((found[:, 1::2] - found[:, ::2]) ** 2)
-            largest = max(largest, np.sqrt(terms / others))
-    return largest
-
-
 # --- residuals of constants and waves ------------------------------------------------
 
 
-class _Rows:
-    """The rows of a problem, and the points at which they are looked at."""
-
-    def __init__(self, problem):
-        self.problem, rng = problem, np.random.RandomState(0)
-        self.interior, *conditions = problem.residual_classes()
-        self.conditions = tuple(conditions)
-        self.drawn = problem.probes(N_POINTS, rng)
-        # Axes from which Laplacians are estimated.
-        self.directions = problem._draw_directions(rng)
-        # Two slow waves (2, d): terms of one may cancel, as in resonance.
-        slow = np.pi / np.ptp(problem.domain.bounds, axis=1)
-        self.slow = slow / [np.ones(len(slow)), np.arange(2, 2 + len(slow))]
-
-
-def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
+def _terms(reading, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
     """Root mean squares of residuals of a level (k,), and of changes (m, q, k)."""
-    problem, n = rows.problem, np.size(faster)
-    slow = np.repeat(rows.slow, n, axis=0)
-    if problem.domain.time is not None:
-        slow[:, problem.domain.axes.index(problem.domain.time)] *= np.tile(faster, 2)
-    vectors = np.concatenate([np.reshape(waves, (-1, slow.shape[1])), slow])
+    domain, n = reading.problem.domain, np.size(faster)
+    slow = np.repeat(reading.slow, n, axis=0)
+    if domain.time is not None:
+        slow[:, domain.axes.index(domain.time)] *= np.tile(faster, 2)
+    vectors = np.concatenate([np.reshape(waves, (-1, domain.dim)), slow])
     m, q = len(vectors), len(level)
     # Zero, the level; none, a cosine, a sine of each output, next to those of others.
     others = np.sqrt(0.5) * (1 - np.eye(q)) * moved
@@ -308,8 +276,7 @@ def _terms(rows, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
         *np.pad(both, ((0, 0), (2, 0), (0, 0))),
         np.concatenate([np.zeros((1, q)), np.tile(level, (1 + 3 * m * q, 1))]),
     )
-    given = problem, kind, rows.drawn[kind.name], waves
-    found = residuals_of_waves(*given, directions=rows.directions)
+    found = reading.residuals(kind, waves)
     found = found[np.isfinite(found[:, 1:]).all(axis=(1, 2))]
     n_points, _, k = found.shape
     if n_points == 0:

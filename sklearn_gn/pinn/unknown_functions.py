@@ -36,9 +36,10 @@ import numpy as np
 from scipy.optimize import minimize
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
+from sklearn_gn.arrays.libraries import namespace
 from sklearn_gn.linalg.factors import factor, singular_triplets
 from sklearn_gn.pde.given_values import ROUNDING
+from sklearn_gn.pde.local_functions import in_numpy
 from sklearn_gn.pde.residual_classes import ResidualClass
 from sklearn_gn.pinn.model import Batch, ClassModel, network, network_values
 from sklearn_gn.pinn.residuals import row_residuals
@@ -96,23 +97,23 @@ class Waves(NamedTuple):
         """Number of the waves of each output."""
         return [2 * len(numbers) for numbers in self.numbers]
 
-    def values(self, x, changes):
-        """Changes of the outputs at a point, of shape (q,)."""
-        found = []
-        for numbers, change in zip(self.numbers, changes, strict=True):
-            angles = numbers.astype(x.dtype) @ (x - self.center.astype(x.dtype))
-            found.append(jnp.concatenate([jnp.cos(angles), jnp.sin(angles)]) @ change)
-        return jnp.stack(found)
+    def at(self, x, numbers):
+        """Waves (..., 2 k) of an output at points (..., d)."""
+        xp = namespace(x)
+        angles = (x - self.center.astype(x.dtype)) @ numbers.T.astype(x.dtype)
+        return xp.concat([xp.cos(angles), xp.sin(angles)], axis=-1)
 
 
-@partial(jit_by_size, static_argnames=("model", "kind"))
+@partial(in_numpy, static_argnames=("model", "kind"))
 def _residual_slopes(model, kind, net, waves, batch):
-    """Residuals (n, k) of a class, and their slopes in the changes and coefficients."""
+    """Residuals (n k,) of a class, and their slopes in the changes and coefficients."""
 
     def one(x, data, scale):
         def residual(changes, extra):
             def function(x):
-                return network(model, net, x) + waves.values(x, changes)
+                changed = zip(waves.numbers, changes, strict=True)
+                parts = [waves.at(x, own) @ change for own, change in changed]
+                return network(model, net, x) + jnp.stack(parts)
 
             functions = [function] * x.shape[0]
             return row_residuals(model, kind, functions, x, data, extra, batch.axes)
@@ -122,65 +123,55 @@ def _residual_slopes(model, kind, net, waves, batch):
         return scale * residual(*start), jax.tree.map(lambda a: scale * a, slopes)
 
     r, (changes, extra) = jax.vmap(one)(batch.x, batch.data, batch.scale)
-    return r, jnp.concatenate([*changes, extra], axis=-1)
-
-
-def _stacked(model, kind, net, waves, batch):
-    """Rows of a class, in numpy."""
-    r, slopes = backend.to_numpy(_residual_slopes(model, kind, net, waves, batch))
-    return np.ravel(np.float64(r)), np.float64(slopes).reshape(r.size, -1)
+    slopes = jnp.concatenate([*changes, extra], axis=-1)
+    return jnp.ravel(r), slopes.reshape(r.size, -1)
 
 
 # --- the evidence --------------------------------------------------------------------
 
 
-class Form(NamedTuple):
-    """Observations as a linear function of amplitudes (m,), in the order z, h."""
+def most_probable(misfits, slopes, functions, n_coefficients, noise):
+    """The most probable amplitudes (m,), and a root of their covariance.
 
-    misfits: np.ndarray  # (n,) r - H (c, 0)
-    slopes: np.ndarray  # (n, m) H
-    numbers: tuple  # squared wave numbers (k,) of each function, by the domain
-    n_axes: tuple  # of each function
-    n_coefficients: int
+    The observations are a linear function of them with ``slopes`` (n, m) and what is
+    left, ``misfits``. First are those of each function: the squared wave numbers (k,)
+    by the domain, the number of its axes, and its standard deviation. ``noise`` and the
+    latter are starts: the prior is the one of the largest evidence.
+    """
+    k, (numbers, n_axes, deviations) = len(functions), zip(*functions, strict=True)
 
-    def solution(self, noise, deviations, lengths):
-        """Amplitudes, a root of their covariance, and minus the log evidence."""
+    def solution(p):
+        """Amplitudes, root, and minus the log evidence, of logarithms of the prior."""
+        noise, deviations = math.exp(p[0]), np.exp(p[1 : 1 + k])
+        lengths = _LENGTH * np.clip(np.exp(p[1 + k :]), 1 / _RANGE, _RANGE)
         # Inverse prior variances of the cosines, then the sines, of each function.
-        parts, every = [], (self.numbers, self.n_axes, deviations, lengths)
-        for numbers, n_axes, deviation, length in zip(*every, strict=True):
-            shares = (5 / length**2 + numbers) ** (-(5 + n_axes) / 2)
-            shares = np.where(numbers > 0, shares / shares[numbers > 0].sum(), _MEAN)
+        parts, every = [], (numbers, n_axes, deviations, lengths)
+        for own, n, deviation, length in zip(*every, strict=True):
+            shares = (5 / length**2 + own) ** (-(5 + n) / 2)
+            shares = np.where(own > 0, shares / shares[own > 0].sum(), _MEAN)
             parts.append(np.tile(1 / (deviation**2 * shares), 2))
-        told = self.slopes / noise
-        matrix, right = told.T @ told, told.T @ self.misfits / noise
+        told = slopes / noise
+        matrix, right = told.T @ told, told.T @ misfits / noise
         least = ROUNDING**2 * matrix.diagonal().max()
-        first = np.concatenate([*parts, np.full(self.n_coefficients, least)])
+        first = np.concatenate([*parts, np.full(n_coefficients, least)])
         precision = np.ones(len(matrix))
         precision[: len(first)] = first
         found = factor(matrix / np.sqrt(np.outer(precision, precision)), 1.0)
         size = 1 / np.sqrt(precision)
         half = found.whiten(size * right)
         root = size[:, None] * found.inverse_root().T
-        square = np.sum(self.misfits**2) / noise**2 - half @ half
-        evidence = -len(self.misfits) * math.log(noise) - (square + found.log_det) / 2
+        square = np.sum(misfits**2) / noise**2 - half @ half
+        evidence = -len(misfits) * math.log(noise) - (square + found.log_det) / 2
         return root @ half, root, -evidence
 
-    def most_probable(self, noise, deviations):
-        """Amplitudes and root for the prior of the largest evidence."""
-        k = len(self.numbers)
+    def cost(p):
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(solution(p)[2], nan=np.inf)
 
-        def prior(p):
-            lengths = _LENGTH * np.clip(np.exp(p[1 + k :]), 1 / _RANGE, _RANGE)
-            return math.exp(p[0]), np.exp(p[1 : 1 + k]), lengths
-
-        def cost(p):
-            with np.errstate(all="ignore"):
-                return np.nan_to_num(self.solution(*prior(p))[2], nan=np.inf)
-
-        start = np.log([noise, *deviations, *[1.0] * k])
-        options = {"xatol": 0.02, "fatol": 0.01}
-        best = minimize(cost, start, method="Nelder-Mead", options=options).x
-        return self.solution(*prior(best))[:2]
+    start = np.log([noise, *deviations, *[1.0] * k])
+    options = {"xatol": 0.02, "fatol": 0.01}
+    best = minimize(cost, start, method="Nelder-Mead", options=options).x
+    return solution(best)[:2]
 
 
 # --- the error bars ------------------------------------------------------------------
@@ -202,7 +193,7 @@ class FunctionPosterior(Posterior):
         waves, q = self.waves, len(self.model.problem.outputs)
         kind = ClassModel(ResidualClass("outputs", Outputs(), 1, 1.0, q), None)
         points = Batch(x[:, None], x[:, :0], np.ones(len(x)))
-        _, slopes = _stacked(self.model, kind, self.net, waves, points)
+        _, slopes = _residual_slopes(self.model, kind, self.net, waves, points)
         return self._deviations(slopes, slice(None)).reshape(len(x), q)
 
     def coefficient_deviations(self):
@@ -231,13 +222,13 @@ class FunctionPosterior(Posterior):
         # Slopes of the equation and the conditions, in units of their residuals.
         equation = []
         for kind, batch in zip(model.classes[:-1], self.fresh, strict=False):
-            r, slopes = _stacked(model, kind, net, waves, batch)
+            r, slopes = _residual_slopes(model, kind, net, waves, batch)
             size = max(np.linalg.norm(r), _HIDDEN * noise)
             equation.append(slopes * (math.sqrt(len(r)) / size))
         equation = np.concatenate(equation)
         # Misfits and their slopes, for observations of weight one.
         data, kind = self.batches[-1], model.classes[-1]
-        misfits, slopes = _stacked(model, kind, net, waves, data)
+        misfits, slopes = _residual_slopes(model, kind, net, waves, data)
         unit = math.sqrt(self.n_observations / np.sum(np.float64(data.scale) ** 2))
         there = np.any(slopes != 0, axis=1)
         misfits, slopes = unit * misfits[there], unit * slopes[there]
@@ -258,20 +249,18 @@ class FunctionPosterior(Posterior):
         # The functions as the fit has them.
         x = np.asarray(self.fresh[0].x)[:, 0]
         values = np.float64(backend.to_numpy(network_values(model, net, x)))
-        now, deviations, numbers, n_axes = [], [], [], []
+        now, functions = [], []
         lengths = np.ptp(model.problem.domain.bounds, axis=1)
         for k in self.functions:
             own, value = waves.numbers[k], values[:, k]
-            angles = (x - waves.center) @ own.T
-            rows = np.hstack([np.cos(angles), np.sin(angles)])
-            now.append(np.linalg.lstsq(rows, value, ROUNDING)[0])
+            now.append(np.linalg.lstsq(waves.at(x, own), value, ROUNDING)[0])
             size = max(value.std(), 1e-2 * np.abs(value).max())  # of a flat one
-            deviations.append(size if size > 0 else 1.0)
-            numbers.append(np.sum((own * lengths) ** 2, axis=1))
-            n_axes.append(int(np.count_nonzero(own.any(axis=0))))
+            squares = np.sum((own * lengths) ** 2, axis=1)
+            n_axes = int(np.count_nonzero(own.any(axis=0)))
+            functions.append((squares, n_axes, size if size > 0 else 1.0))
         now = np.concatenate([*now, np.zeros(net.extra.size + n_told)])
         slopes = slopes @ to_changes
         misfits = misfits - slopes @ now
-        form = Form(misfits, slopes, tuple(numbers), tuple(n_axes), net.extra.size)
-        found, root = form.most_probable(noise, deviations)
+        given = misfits, slopes, functions, net.extra.size, noise
+        found, root = most_probable(*given)
         return to_changes @ (-found - now), to_changes @ root

@@ -52,6 +52,8 @@ def heat(start):
         # The equation differs where the ends meet, or its slope does.
         (poisson(lambda x: x, Periodic("x")), ()),
         (poisson(lambda x: x * (1 - x), Periodic("x")), ()),
+        (poisson(lambda x: 1e-6 * x * (1 - x), Periodic("x")), ()),  # in small units
+        (poisson(lambda x: jnp.sin(20 * jnp.pi * x), Periodic("x")), ("x",)),
         (poisson(smooth, Periodic("x"), transform=lambda x, u: x[1] * u), ()),
         (heat(lambda x: x[0] * (1 - x[0])), ()),  # whose slope jumps
     ],

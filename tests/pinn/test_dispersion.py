@@ -69,6 +69,14 @@ def test_half_cycles_between_fixed_ends():
     np.testing.assert_allclose(found(problem), expected, rtol=1e-9)
 
 
+def test_initial_waves_may_have_any_period():
+    """Of which no series of half cycles of the axis consists."""
+    start = Initial(lambda x: jnp.cos(20.3 * x[0]) + jnp.sin(60.1 * x[0]) / 2)
+    problem = Problem(advection, STRIP, start)
+    expected = [(k, -7 * k) for k in (20.3, 60.1)]
+    np.testing.assert_allclose(found(problem), expected, rtol=1e-6)
+
+
 def test_a_transform_changes_no_waves_of_the_equation():
     problem = Problem(klein_gordon, STRIP, START, transform=lambda x, u: x[0] * u)
     assert found(problem) == found(Problem(klein_gordon, STRIP, START))

@@ -337,7 +337,7 @@ def test_functions_of_time_that_are_free_do_not_count(pinned, free):
         device=None,
     )
     points = Sampler(40, 20, "sobol", "float64").draw(model, 0, 0, 0)
-    found = statement.free_functions_of_time(model, points)
+    found = statement.free_parts(model, points)[1]
     assert found.tolist() == free
     x = points[0].x[:, 0]
     v, p = x[:, 0], x[:, 1] ** 3

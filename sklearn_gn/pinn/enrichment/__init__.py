@@ -35,9 +35,9 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.pde import Problem
-from sklearn_gn.pde.conditions import Periodic
-from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, initial_breaks
-from sklearn_gn.pde.local_functions import in_numpy
+from sklearn_gn.pde.conditions import Periodic, Points
+from sklearn_gn.pde.given_values import JUMP, ROUNDING, initial_breaks
+from sklearn_gn.pde.reading import PlaneWaves, residuals_of_waves
 from sklearn_gn.pinn.enrichment import waves
 from sklearn_gn.pinn.enrichment.singular import (
     broken_functions,
@@ -46,6 +46,7 @@ from sklearn_gn.pinn.enrichment.singular import (
     logarithms,
     rough_corners,
 )
+from sklearn_gn.pinn.statement import read
 from sklearn_gn.pinn.units import coefficient_starts, units
 
 # By the name of each family: what of it a problem shows, (problem, scale, shown waves)
@@ -64,6 +65,7 @@ NAMES = ("circles", *FAMILIES)
 class PosedProblem(Problem):
     """A problem with units of its outputs and known functions."""
 
+    stated: Problem | None = None  # without them
     center: tuple = ()
     scale: tuple = ()
     added: dict = field(default_factory=dict)  # what was found, by family
@@ -117,7 +119,9 @@ def enriched(problem, stages, y=None, observed=(), names=NAMES):
         arguments = {f.name: getattr(entry, f.name) for f in fields(Problem)}
         if starts:
             arguments["coefficients"] = {**entry.coefficients, **starts}
-        return PosedProblem(**arguments, center=center, scale=scale, added=added)
+        return PosedProblem(
+            **arguments, stated=entry, center=center, scale=scale, added=added
+        )
 
     return pose(problem), [pose(stage) for stage in stages]
 
@@ -138,51 +142,36 @@ def on_circles(problem, stages):
     if not shared or initial_breaks(problem):
         return problem, list(stages)
     smooth = tuple(a for a in problem.domain.axes if a in shared and _joins(problem, a))
-    closed = switches.kept("pinn.circles", smooth)
-    if not closed:
+    circles = switches.kept("pinn.circles", smooth)
+    if not circles:
         return problem, list(stages)
-    return _closed(problem, closed), [_closed(stage, closed) for stage in stages]
 
+    def closed(problem):
+        periodic, kept = {*problem.periodic, *circles}, problem.conditions
+        kept = [c for c in kept if not (isinstance(c, Periodic) and c.axis in circles)]
+        periodic = [axis for axis in problem.domain.axes if axis in periodic]
+        return replace(problem, periodic=periodic, conditions=kept)
 
-def _closed(problem, axes):
-    """A problem whose given axes are circles, without Periodic conditions on them."""
-    periodic = {*problem.periodic, *axes}
-    return replace(
-        problem,
-        periodic=tuple(a for a in problem.domain.axes if a in periodic),
-        conditions=tuple(
-            c
-            for c in problem.conditions
-            if not (isinstance(c, Periodic) and c.axis in axes)
-        ),
-    )
+    return closed(problem), [closed(stage) for stage in stages]
 
 
 def _joins(problem, axis):
     """Whether the equation is the same at both ends of an axis, as is its slope."""
-    regions = problem.regions
-    if regions is not None and not regions.is_closed(problem.domain, axis):
+    domain, regions, reading = problem.domain, problem.regions, read(problem)
+    if regions is not None and not regions.is_closed(domain, axis):
         return False
-    ends = Periodic(axis).sample(problem.domain, N_POINTS, np.random.RandomState(0))
-    found = _residuals(problem, axis, ends.x)
-    differ = [np.abs(values[:, 1] - values[:, 0]).max() for values in found]
-    sizes = [np.abs(values).max() for values in found]
-    return all(a <= ROUNDING * size for a, size in zip(differ, sizes, strict=True))
-
-
-@partial(in_numpy, static_argnames=("problem", "axis"))
-def _residuals(problem, axis, pairs):
-    """Residuals (n, 2, k) of a smooth periodic field, and slopes along the axis."""
-    closed = _closed(problem, (axis,))
-    q, unit = len(problem.outputs), np.array(problem.domain.axes) == axis
-
-    def field(x):
-        inputs = closed.embedding(x)
-        weights = jnp.arange(1, len(inputs) + 1, dtype=x.dtype) / len(inputs)
-        return 2 + jnp.cos(inputs @ weights + jnp.arange(q, dtype=x.dtype))
-
-    def with_slope(x):
-        equation = partial(problem._equation_at, field)
-        return jax.jvp(equation, (x,), (unit.astype(x.dtype),))
-
-    return jax.vmap(jax.vmap(with_slope))(pairs)
+    k, q, n = domain.axes.index(axis), len(problem.outputs), len(reading.x)
+    # At the ends, and a little inside of them, for nothing and a smooth periodic field.
+    x, share = np.repeat(reading.x, 4, axis=0), np.array([0, JUMP**2, 1 - JUMP**2, 1])
+    x[:, k] = np.tile(domain.bounds[k, 0] + share * np.ptp(domain.bounds[k]), n)
+    vectors = np.outer(np.arange(1, 1 + q), reading.slow[0])
+    vectors[:, k] *= 2
+    sizes = np.tile([[0.0], [1.0]], q)
+    waves = PlaneWaves(np.stack([vectors] * 2), sizes, sizes, 2 * sizes)
+    points = Points(x[:, None], x[:, :0])
+    found = residuals_of_waves(problem, reading.interior, points, waves)
+    low, after, before, high = np.moveaxis(found.reshape(n, 4, 2, -1), 1, 0)
+    slope, other, size = after - low, high - before, np.abs(found).max(axis=0)
+    steepest = np.abs(slope).max(axis=0) + JUMP**3 * size
+    joins = np.abs(high - low) <= ROUNDING * size
+    return bool((joins & (np.abs(slope - other) <= JUMP * steepest)).all())

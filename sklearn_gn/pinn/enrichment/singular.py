@@ -49,7 +49,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
-from sklearn_gn.linalg.factors import solve_general
 from sklearn_gn.pde.conditions import Dirichlet
 from sklearn_gn.pde.domains import Combined, Product
 from sklearn_gn.pde.given_values import (
@@ -61,7 +60,7 @@ from sklearn_gn.pde.given_values import (
 )
 from sklearn_gn.pde.reading import derivatives, slopes_of_equation
 from sklearn_gn.pde.shapes import Box, Polygon
-from sklearn_gn.pinn.statement import factors_of_derivatives
+from sklearn_gn.pinn.statement import read
 
 _DIGITS = 9  # of a place, in units of the domain's size, and of an angle
 _SMALL = 1e-4  # radius that shows the opening, in the same units
@@ -145,18 +144,15 @@ def logarithmic_axes(problem):
 
     The slopes of the equation in u_rr and in u_r / r have the same ratio at all points.
     """
-    low, factors = problem.domain.bounds[:, 0], None
-    if (low > 0).any():
-        factors, _ = factors_of_derivatives(problem)
-    if factors is None:
+    low = problem.domain.bounds[:, 0]
+    if not (low > 0).any() or read(problem).factors is None:
         return ()
-    x = problem.probes(N_POINTS, np.random.RandomState(0))["interior"].x[:, 0]
-    x = np.repeat(x, len(factors) // len(x), axis=0)
+    x, factors = read(problem).x[:, None], read(problem).factors
     first, second = x * factors[..., 1], factors[..., 2]
-    square = np.sum(second**2, axis=0)
-    ratio = np.sum(first * second, axis=0) / np.where(square > 0, square, 1)
+    square = np.sum(second**2, axis=(0, 1))
+    ratio = np.sum(first * second, axis=(0, 1)) / np.where(square > 0, square, 1)
     same = np.abs(first - ratio * second) <= JUMP * np.abs(ratio * second)
-    found = same.all(axis=0) & (ratio != 0) & (low > 0)
+    found = same.all(axis=(0, 1)) & (ratio != 0) & (low > 0)
     return tuple(np.flatnonzero(found).tolist())
 
 
@@ -166,46 +162,68 @@ def logarithms(axes, domain, x):
     return 2 * (jnp.log(x[np.array(axes)]) - low) / (high - low) - 1
 
 
-# --- where they are -------------------------------------------------------------------
+# --- where they are: points of a plane as complex numbers -----------------------------
 
 
 def _corners(problem, domain, first_axis=0):
     """Corners of a domain, or of a factor of it from an axis on, and of interfaces."""
     if isinstance(domain, Product):
-        second_axis = first_axis + domain.first.dim
-        return [
-            *_corners(problem, domain.first, first_axis),
-            *_corners(problem, domain.second, second_axis),
-        ]
+        factors = (
+            (domain.first, first_axis),
+            (domain.second, first_axis + domain.first.dim),
+        )
+        return [corner for own in factors for corner in _corners(problem, *own)]
     if domain.dim != 2 or domain.time is not None:
         return []
     regions = problem.regions if domain is problem.domain else None
     partitions = () if regions is None else regions.partitions
     pieces = [piece for domains in partitions for piece in domains if piece.dim == 2]
     edges = [edge for part in (domain, *pieces) for edge in _edges(part)]
+    edges = np.reshape(edges, (-1, 2))
 
-    def labels(X):
+    def labels(z):
         """Numbers of the regions of points, -1 outside."""
+        X = np.column_stack([z.real, z.imag])
         numbers = 0 if regions is None else regions.numbers(X)
         return np.where(domain.depth(X) > 0, numbers, -1)
 
-    found, axes = {}, (first_axis, first_axis + 1)
-    for place in _meeting_points(edges):
-        key = tuple(np.round(place / domain._size(), _DIGITS))
-        if key not in found:
-            found[key] = _corner(problem, domain, place, edges, labels, axes)
-    return [corner for corner in found.values() if corner is not None]
+    # Corners are ends of edges, and points in which two of them meet.
+    along = edges[:, 1] - edges[:, 0]
+    turn = (along.conj() * along[:, None]).imag
+    i, j = np.nonzero(np.triu(abs(turn) > ROUNDING * abs(along * along[:, None])))
+    between = (edges[j, 0] - edges[i, 0]).conj() / turn[j, i]
+    first, second = (between * along[j]).imag, (between * along[i]).imag
+    meet = (np.minimum(first, second) >= 0) & (np.maximum(first, second) <= 1)
+    places = [edges[:, 0], (edges[i, 0] + first * along[i])[meet]]
+    places = np.concatenate(places)
+    unit = 10.0**-_DIGITS * domain._size()
+    _, first = np.unique(np.round(places / unit), return_index=True)
+    axes = first_axis, first_axis + 1
+    found = [
+        _corner(problem, domain, z, edges, labels, axes) for z in places[np.sort(first)]
+    ]
+    return [corner for corner in found if corner is not None]
 
 
 def _corner(problem, domain, place, edges, labels, axes):
     """The corner at a place; None where there is none, or a sharp one."""
     size = float(np.ptp(domain.bounds, axis=1).max())
-    angles = _directions(place, edges, 10.0**-_DIGITS * size)
-    X = place + _SMALL * size * _circle(angles + _turns(angles) / 2)
-    sectors = labels(X)
+    # Angles, ascending, at which edges leave the place.
+    (a, b), near = edges.T, 10.0**-_DIGITS * size
+    share = np.clip(((place - a) / (b - a)).real, 0, 1)
+    ends = (edges[abs(a + share * (b - a) - place) <= near] - place).ravel()
+    angles = np.angle(ends[abs(ends) > near]) % (2 * math.pi)
+    angles[2 * math.pi - angles < 10.0**-_DIGITS] = 0.0
+    _, first = np.unique(np.round(angles, _DIGITS), return_index=True)
+    angles = angles[first]
+
+    turns = np.diff(angles, append=angles[:1] + 2 * math.pi)
+    inside = place + _SMALL * size * np.exp(1j * (angles + turns / 2))
+    sectors = labels(inside)
     first = np.flatnonzero(sectors != np.roll(sectors, 1))
-    angles, sectors = angles[first], sectors[first]
-    widths, n_outside = _turns(angles), np.sum(sectors < 0)
+    angles, sectors, inside = angles[first], sectors[first], inside[first]
+    widths = np.diff(angles, append=angles[:1] + 2 * math.pi)
+    n_outside = np.sum(sectors < 0)
     straight = len(first) == 2 and abs(widths[0] - math.pi) < _STRAIGHT
     if len(first) < 2 or straight or n_outside > (len(first) == 2):
         return None
@@ -215,29 +233,16 @@ def _corner(problem, domain, place, edges, labels, axes):
         exponents = (math.pi / opening,) if opening > math.pi / 2 - _STRAIGHT else ()
     else:
         opening, middle = 2 * math.pi, float(angles[0]) + math.pi
-        exponents = _exponents(problem, X[first], widths)
-
-    def beside_the_cut(radius):
-        sides = _circle(middle + _SMALL * np.array([-1, 1]))
-        return labels(place - radius * size * sides)
-
-    near = beside_the_cut(_SMALL)
-    along = [beside_the_cut(radius) for radius in _RADII]
+        exponents = _exponents(problem, inside, widths)
+    # How far the cut goes on being outside, or an interface, on its two sides.
+    sides = np.exp(1j * (middle + _SMALL * np.array([-1, 1])))
+    near, *along = (labels(place - r * size * sides) for r in (_SMALL, *_RADII))
     good = np.array([((at == near) | (at < 0)).all() for at in along])
-    cutoff = math.inf if good.all() else size * _RADII[np.argmin(good) - 1]
     if not (exponents and good[0]):
         return None
-    place, cutoff = tuple(place.tolist()), float(cutoff)
+    cutoff = math.inf if good.all() else float(size * _RADII[np.argmin(good) - 1])
+    place = float(place.real), float(place.imag)
     return Corner(axes, place, middle, opening, cutoff, exponents)
-
-
-def _circle(angles):
-    return np.column_stack([np.cos(angles), np.sin(angles)])
-
-
-def _turns(angles):
-    """Angles from each of some directions, ascending, to the next one."""
-    return np.diff(angles, append=angles[:1] + 2 * math.pi)
 
 
 def _edges_of_box(problem):
@@ -255,50 +260,21 @@ def _edges_of_box(problem):
 def _edges(domain):
     """Edges of all polygons and boxes that a domain is made of."""
     if isinstance(domain, Combined):
-        yield from _edges(domain.first)
-        yield from _edges(domain.second)
-        return
+        return [*_edges(domain.first), *_edges(domain.second)]
+    corners = []
     if isinstance(domain, Polygon):
-        corners = np.array(domain.vertices)
+        corners = [complex(*vertex) for vertex in domain.vertices]
     elif isinstance(domain, Box):
         (a, b), (c, e) = domain.bounds
-        corners = np.array([(a, c), (b, c), (b, e), (a, e)])
-    else:
-        return
-    yield from zip(corners, np.roll(corners, -1, axis=0), strict=True)
+        corners = [complex(a, c), complex(b, c), complex(b, e), complex(a, e)]
+    return list(zip(corners, np.roll(corners, -1), strict=True))
 
 
-def _meeting_points(edges):
-    """The first ends of edges, and the points in which two of them meet."""
-    found = [first for first, _ in edges]
-    for (a, b), (c, e) in combinations(edges, 2):
-        matrix = np.column_stack([b - a, c - e])
-        if abs(np.linalg.det(matrix)) > ROUNDING * np.abs(matrix).max() ** 2:
-            share = solve_general(matrix, c - a)
-            if ((share >= 0) & (share <= 1)).all():
-                found.append(a + share[0] * (b - a))
-    return found
-
-
-def _directions(place, edges, near):
-    """Angles, ascending, at which edges leave a place."""
-    found = []
-    for a, b in edges:
-        along = b - a
-        share = np.clip((place - a) @ along / (along @ along), 0, 1)
-        if np.linalg.norm(a + share * along - place) <= near:
-            ends = (end - place for end in (a, b))
-            found += [math.atan2(*e[::-1]) for e in ends if np.linalg.norm(e) > near]
-    angles = np.array(found) % (2 * math.pi)
-    angles[2 * math.pi - angles < 10.0**-_DIGITS] = 0.0
-    _, first = np.unique(np.round(angles, _DIGITS), return_index=True)
-    return angles[first]
-
-
-def _exponents(problem, X, widths):
-    """Exponents below 2, but one, of sectors of some widths with points X."""
+def _exponents(problem, z, widths):
+    """Exponents below 2, but one, of sectors of some widths with points z."""
     if len(problem.outputs) > 1 or problem.unknown:
         return ()
+    X = np.column_stack([z.real, z.imag])
     slopes = slopes_of_equation(problem, X, 0.0)[:, 0, :, 0]
     xx, yy, xy = (slopes[:, derivatives(2).index(k)] for k in ((0, 0), (1, 1), (0, 1)))
     alike = np.allclose(xx, yy) and np.allclose(xy, 0) and (xx * xx[0] > 0).all()

@@ -30,6 +30,7 @@ equation is not linear, and where its coefficients vary or are to be found.
 """
 
 import math
+from functools import partial, reduce
 from itertools import product
 
 import jax.numpy as jnp
@@ -46,6 +47,7 @@ from sklearn_gn.pde.reading import (
     residuals_of_waves,
     slopes_of_equation,
 )
+from sklearn_gn.pinn.statement import read
 
 _GRID = {1: 1024, 2: 96, 3: 24}  # points along an axis, by the number of axes
 MOST_WAVES = 8
@@ -69,23 +71,11 @@ def wave_vectors(problem):
     if domain.dim not in _GRID or problem.n_laplacian_directions is not None:
         return ()
     found = []
-    for values, axes in _functions(problem):
-        low, high = domain.bounds[list(axes)].T
-        for column in np.moveaxis(values, -1, 0):
-            moving = column - column.mean()
-            largest = np.abs(moving).max()
-            if not largest > ROUNDING * np.abs(column).max():
-                continue
-            half, amplitude = peaks(moving / largest)
-            waves = refined(moving / largest, half, problem, axes)
-            if waves is None:
-                clear = amplitude > _STANDS_OUT * _largest_around(amplitude, _AROUND)
-                kept = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
-                waves = [(a, c) for a, c in kept if np.abs(c).max() >= SLOW]
-            for amplitude, cycles in waves:
-                vector = np.zeros(domain.dim)
-                vector[list(axes)] = 2 * np.pi * cycles / (high - low)
-                found.append((amplitude, vector))
+    for column, axes, periodic in _functions(problem):
+        for amplitude, cycles in _waves_of(column, periodic)[0]:
+            vector = np.zeros(domain.dim)
+            vector[axes] = 2 * np.pi * cycles / np.ptp(domain.bounds[axes], axis=1)
+            found.append((amplitude, vector))
     return distinct(found, domain, MOST_WAVES)
 
 
@@ -97,149 +87,97 @@ def plane_waves(vectors, domain, x):
     return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)])
 
 
-def _series(values, problem, axes):
-    """Amplitudes and cycles of waves of a function, and whether they are all of it."""
-    periodic = np.isin(np.array(problem.domain.axes)[list(axes)], problem.periodic)
-    kinds = [("fft",) if p else ("dct", "dst") for p in periodic]
-    tried = [_terms(values, kind) for kind in product(*kinds)]
-    amplitudes, cycles, rest = min(tried, key=lambda terms: terms[2])
-    if rest > _EXACT:
-        waving = (values - values.mean()) / np.abs(values).max()
-        found = refined(waving, peaks(waving)[0], problem, axes)
-        if found is not None:
-            return [a for a, _ in found], np.array([c for _, c in found]), True
-    return amplitudes, cycles, rest < _EXACT
-
-
-def _terms(values, kinds):
-    """The largest terms of a series: amplitudes, cycles, and what is left, relative."""
-    cycles = []
-    for axis, (kind, n) in enumerate(zip(kinds, values.shape, strict=True)):
-        transform = getattr(scipy.fft, kind)
-        values = transform(values, axis=axis, norm="ortho")
-        half = np.arange(n) + (kind == "dst")
-        cycles.append(np.abs(np.fft.fftfreq(n, 1 / n)) if kind == "fft" else half / 2)
-    squares = (np.abs(values) ** 2).ravel()
-    grid = np.stack(np.meshgrid(*cycles, indexing="ij"), -1).reshape(len(squares), -1)
-    grid, number = np.unique(grid, axis=0, return_inverse=True)
-    squares = np.bincount(number.ravel(), squares)
-    largest = np.argsort(-squares)[:MOST_WAVES]
-    rest = 1 - squares[largest].sum() / squares.sum()
-    largest = largest[squares[largest] > _SMALL**2 * squares.max()]
-    return np.sqrt(squares[largest]), grid[largest], np.sqrt(max(rest, 0.0))
-
-
 def distinct(found, domain, n_most, equal=_EQUAL):
     """Wave vectors that differ by ``equal`` cycles, large amplitudes first.
 
     Of pairs of amplitudes and wave vectors; a tuple of tuples.
     """
-    size = np.ptp(domain.bounds, axis=1) / (2 * np.pi)
-    kept = []
+    unit, kept = 2 * np.pi / np.ptp(domain.bounds, axis=1), np.zeros((0, domain.dim))
     for _, vector in sorted(found, key=lambda entry: -entry[0]):
-        vector = np.array(vector)
-        same = any(
-            min(
-                np.abs((vector - other) * size).max(),
-                np.abs((vector + other) * size).max(),
-            )
-            < equal
-            for other in kept
-        )
-        if not same:
-            kept.append(vector)
-    return tuple(tuple(map(float, vector)) for vector in kept[:n_most])
+        apart = np.abs(np.stack([kept - vector, kept + vector]) / unit).max(axis=2)
+        if (apart >= equal).all():
+            kept = np.vstack([kept, vector])
+    return tuple(map(tuple, kept[:n_most].tolist()))
 
 
-# --- the functions -------------------------------------------------------------------
+# --- the functions and their waves ----------------------------------------------------
 
 
 def _functions(problem):
-    """Yield values on a grid (n, ..., n, k), and the axes of the grid.
+    """Yield values on a grid (n, ...), its axes (d,), and which of these are periodic.
 
     They are the source, and the conditions on each face of a box.
     """
-    domain, (interior, *kinds) = problem.domain, problem.residual_classes()
-    every = tuple(range(domain.dim))
-    parts = [(interior, every, None)]
-    for kind in kinds if domain.dim > 1 else ():
-        if kind.condition.needs_normals or kind.condition.n_fields != 1:
-            continue
-        for axis, value in faces_of(domain, kind.condition):
-            parts.append((kind, tuple(a for a in every if a != axis), (axis, value)))
-    for kind, axes, fixed in parts:
-        n, (low, high) = _GRID[len(axes)], domain.bounds[list(axes)].T
+    domain, reading = problem.domain, read(problem)
+    every, parts = np.arange(domain.dim), [(reading.interior, None, 0.0)]
+    for kind in reading.conditions if domain.dim > 1 else ():
+        if not kind.condition.needs_normals and kind.condition.n_fields == 1:
+            faces = faces_of(domain, kind.condition)
+            parts += [(kind, axis, value) for axis, value in faces]
+    for kind, across, value in parts:
+        axes = every[every != across]
+        n, (low, high) = _GRID[len(axes)], domain.bounds[axes].T
         share = (np.indices((n,) * len(axes)).reshape(len(axes), -1).T + 0.5) / n
-        x = np.empty((len(share), kind.n_points, domain.dim))  # the middles of cells
-        x[..., list(axes)] = (low + (high - low) * share)[:, None]
-        if fixed is not None:
-            x[..., fixed[0]] = fixed[1]
+        x = np.full((len(share), kind.n_points, domain.dim), value)
+        x[..., axes] = (low + (high - low) * share)[:, None]  # the middles of cells
         zero = constants(np.zeros((1, len(problem.outputs))), domain.dim)
         values = residuals_of_waves(problem, kind, Points(x, x[:, 0, :0]), zero)
         if np.isfinite(values).all():  # of the function that is zero
-            yield values.reshape(*(n,) * len(axes), -1), axes
+            periodic = np.isin(np.array(domain.axes)[axes], problem.periodic)
+            for column in values[:, 0].T:
+                yield column.reshape((n,) * len(axes)), axes, periodic
 
 
-# --- their peaks ---------------------------------------------------------------------
+def _waves_of(column, periodic):
+    """Waves of a function, amplitudes and cycles, and whether these are all of it.
 
-
-def peaks(values):
-    """Amplitudes and cycles of the largest peaks of the spectrum, and the spectrum."""
-    n, dim = values.shape[0], values.ndim
-    taper = np.hanning(n + 2)[1:-1]
-    tapered = values
+    If they are not, they are those that stand out of the spectrum and are fast.
+    """
+    moving = column - column.mean()
+    largest = np.abs(moving).max()
+    if not largest > ROUNDING * np.abs(column).max():
+        return [], False
+    moving = moving / largest
+    n, dim = len(moving), moving.ndim
+    taper, tapered = np.hanning(n + 2)[1:-1], moving
     for axis in range(dim):
-        tapered = tapered * taper.reshape([-1 if a == axis else 1 for a in range(dim)])
+        tapered = np.moveaxis(np.moveaxis(tapered, axis, -1) * taper, -1, axis)
     amplitude = np.abs(np.fft.fftn(tapered)) * (2 / n) ** dim
     cycles = np.stack(np.meshgrid(*[np.fft.fftfreq(n, 1 / n)] * dim, indexing="ij"), -1)
-    peaks = (amplitude >= _largest_around(amplitude, 1)) & cycles.any(axis=-1)
+
+    def largest_around(distance):
+        """Largest amplitude at a distance along some axes: the spectrum is periodic."""
+        shifts = filter(any, product((-distance, 0, distance), repeat=dim))
+        moved = (np.roll(amplitude, shift, tuple(range(dim))) for shift in shifts)
+        return reduce(np.maximum, moved)
+
+    peaks = (amplitude >= largest_around(1)) & cycles.any(axis=-1)
     peaks &= amplitude > _SMALL * amplitude.max()
     peaks &= np.abs(cycles).max(axis=-1) < n // 2
     found = sorted(zip(amplitude[peaks], map(tuple, cycles[peaks]), strict=True))
     # A real function has each wave twice, with opposite signs.
-    half = [(a, c) for a, c in found[::-1] if c > tuple(-np.array(c))]
-    return half[:MOST_WAVES], amplitude
-
-
-def _largest_around(amplitude, distance):
-    """Largest amplitude at a distance along some axes, in the periodic spectrum."""
-    largest, dim = np.full_like(amplitude, -np.inf), amplitude.ndim
-    for shift in product((-distance, 0, distance), repeat=dim):
-        if any(shift):
-            moved = np.roll(amplitude, shift, axis=tuple(range(dim)))
-            largest = np.maximum(largest, moved)
-    return largest
-
-
-def refined(values, waves, problem, axes):
-    """Waves of any period whose sum is the function; None where there are none."""
-    if not waves:
-        return None
-    n, dim = values.shape[0], values.ndim
-    share = np.stack(
-        np.meshgrid(*[(np.arange(n) + 0.5) / n - 0.5] * dim, indexing="ij"), -1
-    )
-    share, right = share.reshape(-1, dim), values.ravel()
-    chosen = np.random.RandomState(0).permutation(len(right))[:N_POINTS]
-    share, right = share[chosen], right[chosen]
-    first = np.array([c for _, c in waves])
+    half = [(a, c) for a, c in found[::-1] if c > tuple(-np.array(c))][:MOST_WAVES]
+    # Waves of any period whose sum is the function.
+    chosen = np.random.RandomState(0).permutation(moving.size)[:N_POINTS]
+    share = (np.indices(moving.shape).reshape(dim, -1).T[chosen] + 0.5) / n - 0.5
+    right = moving.ravel()[chosen]
 
     def remainder(cycles):
-        phase = 2 * np.pi * share @ cycles.reshape(first.shape).T
+        phase = 2 * np.pi * share @ cycles.reshape(-1, dim).T
         matrix = np.hstack([np.ones((len(share), 1)), np.cos(phase), np.sin(phase)])
         return right - matrix @ np.linalg.lstsq(matrix, right, rcond=None)[0]
 
-    found, size = first.ravel(), np.linalg.norm(right)
-    names = np.array(problem.domain.axes)[list(axes)]
-    periodic = np.isin(names, problem.periodic).any()
-    if not periodic and not np.linalg.norm(remainder(found)) < _EXACT * size:
-        width = np.full(first.size, 0.75)
-        bounds = found - width, found + width
-        found = least_squares(remainder, found, bounds=bounds, x_scale=0.1).x
-    if not np.linalg.norm(remainder(found)) < _EXACT * size:
-        return None
-    cycles = found.reshape(first.shape)
-    return [(a, c) for (a, _), c in zip(waves, cycles, strict=True)]
+    cycles, size = np.ravel([c for _, c in half]), np.linalg.norm(right)
+    moves = len(half) > 0 and not periodic.any()
+    if moves and not np.linalg.norm(remainder(cycles)) < _EXACT * size:
+        bounds = cycles - 0.75, cycles + 0.75
+        cycles = least_squares(remainder, cycles, bounds=bounds, x_scale=0.1).x
+    if half and np.linalg.norm(remainder(cycles)) < _EXACT * size:
+        amplitudes = [a for a, _ in half]
+        return list(zip(amplitudes, cycles.reshape(-1, dim), strict=True)), True
+    clear = amplitude > _STANDS_OUT * largest_around(_AROUND)
+    half = [(a, np.array(c)) for a, c in half if clear[tuple(map(int, c))]]
+    return [(a, c) for a, c in half if np.abs(c).max() >= SLOW], False
 
 
 # --- waves that the equation lets pass -----------------------------------------------
@@ -277,35 +215,33 @@ def symbol(problem, scale):
     The cycles are those over the box, and rows are of size one. It is read from the
     slopes of the equation, which are the same at all points and about all fields.
     """
-    kind, dim, q = problem.residual_classes()[0], problem.domain.dim, len(scale)
+    kind, dim, q = read(problem).interior, problem.domain.dim, len(scale)
     scale, radians = np.array(scale), 2 * np.pi / np.ptp(problem.domain.bounds, axis=1)
     local = kind.n_points == 1 and problem.n_laplacian_directions is None
     if not local or problem.unknown or kind.n_outputs != q:
         return None
-    rng = np.random.RandomState(0)
-    points = problem.probes(N_POINTS, rng)["interior"].x[:, 0]
     # About nothing and about waves of the size of the outputs, (2, n, k, m, q).
     sizes = 0.0 * scale, scale
-    both = np.stack([slopes_of_equation(problem, points, size) for size in sizes])
+    x = read(problem).x
+    both = np.stack([slopes_of_equation(problem, x, size) for size in sizes])
     every = derivatives(dim)
     highest = [len(axes) == len(every[-1]) for axes in every]
     if not np.isfinite(both).all() or both[..., highest, :].any():
         return None
 
     def values(cycles, slopes):
-        """Of waves with these numbers of cycles, (points, n, k, q)."""
+        """Of waves with these numbers of cycles, (..., n, k, q)."""
         turns = 1j * radians * cycles
         factors = [np.prod(turns[:, list(axes)], axis=1) for axes in every]
-        return np.einsum("pkmq,mn->pnkq", slopes * scale, np.array(factors))
+        return np.einsum("...kmq,mn->...nkq", slopes * scale, np.array(factors))
 
-    cycles = rng.standard_normal((2 * dim, dim))
-    waves = np.stack([values(cycles, slopes) for slopes in both])
+    cycles = np.random.RandomState(0).standard_normal((2 * dim, dim))
+    waves = values(cycles, both)
     size = np.abs(waves).max(axis=(0, 1, 2, 4))
     changes = np.abs(waves - waves[0, 0]).max(axis=(0, 1, 2, 4))
     if not (changes < JUMP * size).all():
         return None
-    mean = both[0].mean(axis=0, keepdims=True)
-    return lambda cycles: values(cycles, mean)[0] / size[:, None]
+    return partial(values, slopes=both[0].mean(axis=0) / size[:, None, None])
 
 
 def real_roots(equation, start, direction):
@@ -321,37 +257,61 @@ def real_roots(equation, start, direction):
     terms = terms.reshape(values.shape)
     sizes = np.abs(terms).max(axis=(1, 2))
     order = int(np.flatnonzero(sizes > ROUNDING * sizes.max())[-1])
-    terms = terms[: order + 1]
-    found = []
-    for s in _eigenvalues(terms):
-        damped = abs(s.imag) > _DAMPED * abs(s.real)
-        if damped or not _singular(terms, s) or _singular(terms, s + 0.1 * abs(s)):
-            continue
-        wave = start + s.real * direction
-        if _LEAST_ROOT <= np.abs(wave).max() <= _MOST_CYCLES:
-            found.append(wave)
-    return np.array(found).reshape(-1, len(start))
-
-
-def _eigenvalues(terms):
-    """Roots of the determinant of the polynomial with these matrices."""
-    order, q = len(terms) - 1, terms.shape[1]
+    terms, sizes, q = terms[: order + 1], sizes[: order + 1], terms.shape[1]
     if order == 0:
-        return np.zeros(0, complex)
+        return np.zeros((0, len(start)))
+
+    def singular(s):
+        powers = s ** np.arange(order + 1)
+        values = np.linalg.svd(np.tensordot(powers, terms, 1), compute_uv=False)
+        return values[-1] <= _SINGULAR * (sizes @ np.abs(powers))
+
+    # Roots of the determinant of the polynomial with these matrices.
     n = order * q
     left, right = np.eye(n, k=q, dtype=complex), np.eye(n, dtype=complex)
     left[-q:] = -np.concatenate(terms[:-1], axis=1)
     right[-q:, -q:] = terms[-1]
     with np.errstate(all="ignore"):
-        found = scipy.linalg.eigvals(left, right)
-    return found[np.isfinite(found) & (np.abs(found) < 1 / ROUNDING)]
+        roots = scipy.linalg.eigvals(left, right)
+    found = []
+    for s in roots[np.isfinite(roots) & (np.abs(roots) < 1 / ROUNDING)]:
+        wave = start + s.real * direction
+        is_wave = abs(s.imag) <= _DAMPED * abs(s.real)
+        is_wave &= _LEAST_ROOT <= np.abs(wave).max() <= _MOST_CYCLES
+        # Not where the determinant is zero for all waves.
+        if is_wave and singular(s) and not singular(s + 0.1 * abs(s)):
+            found.append(wave)
+    return np.array(found).reshape(-1, len(start))
 
 
-def _singular(terms, s):
-    powers = s ** np.arange(len(terms))
-    size = np.abs(terms).max(axis=(1, 2)) @ np.abs(powers)
-    values = np.linalg.svd(np.tensordot(powers, terms, 1), compute_uv=False)
-    return values[-1] <= _SINGULAR * size
+def _series(values, periodic):
+    """Amplitudes and cycles of waves of a function, and whether they are all of it."""
+    kinds = [("fft",) if p else ("dct", "dst") for p in periodic]
+    tried = [_terms(values, kind) for kind in product(*kinds)]
+    amplitudes, cycles, rest = min(tried, key=lambda terms: terms[2])
+    if rest > _EXACT:
+        waves, is_exact = _waves_of(values, periodic)
+        if is_exact:
+            return waves, True
+    return list(zip(amplitudes, cycles, strict=True)), rest < _EXACT
+
+
+def _terms(values, kinds):
+    """The largest terms of a series: amplitudes, cycles, and what is left, relative."""
+    cycles = []
+    for axis, (kind, n) in enumerate(zip(kinds, values.shape, strict=True)):
+        transform = getattr(scipy.fft, kind)
+        values = transform(values, axis=axis, norm="ortho")
+        half = np.arange(n) + (kind == "dst")
+        cycles.append(np.abs(np.fft.fftfreq(n, 1 / n)) if kind == "fft" else half / 2)
+    squares = (np.abs(values) ** 2).ravel()
+    grid = np.stack(np.meshgrid(*cycles, indexing="ij"), -1).reshape(len(squares), -1)
+    grid, number = np.unique(grid, axis=0, return_inverse=True)
+    squares = np.bincount(number.ravel(), squares)
+    largest = np.argsort(-squares)[:MOST_WAVES]
+    rest = 1 - squares[largest].sum() / squares.sum()
+    largest = largest[squares[largest] > _SMALL**2 * squares.max()]
+    return np.sqrt(squares[largest]), grid[largest], np.sqrt(max(rest, 0.0))
 
 
 def _from_faces(equation, problem):
@@ -362,26 +322,22 @@ def _from_faces(equation, problem):
     the function.
     """
     found, dim = [], problem.domain.dim
-    for values, axes in _functions(problem):
-        columns = np.moveaxis(values, -1, 0) if len(axes) < dim else ()
-        across = np.ones(dim)
-        across[list(axes)] = 0
-        for column in columns:
-            if not np.abs(column).max() > 0:
-                continue
-            entries = []
-            amplitudes, cycles, exact = _series(column, problem, axes)
-            for amplitude, own in zip(amplitudes, cycles, strict=True):
-                along = np.zeros(dim)
-                along[list(axes)] = own
-                # Waves are reflected at ends of axes; those of opposite sign are the
-                # same.
-                signs = list(product(*((1, -1) if c else (1,) for c in along)))
-                for sign in signs[: max(1, len(signs) // 2)]:
-                    roots = real_roots(equation, np.array(sign) * along, across)
-                    entries += [(amplitude, wave) for wave in roots]
-            if exact or any(np.abs(wave).max() >= SLOW for _, wave in entries):
-                found += entries
+    for column, axes, periodic in _functions(problem):
+        if len(axes) == dim or not column.any():
+            continue
+        across, entries = np.ones(dim), []
+        across[axes] = 0
+        waves, exact = _series(column, periodic)
+        for amplitude, cycles in waves:
+            along = np.zeros(dim)
+            along[axes] = cycles
+            # Waves are reflected at ends of axes; those of opposite sign are the same.
+            signs = list(product(*((1, -1) if c else (1,) for c in along)))
+            for sign in signs[: max(1, len(signs) // 2)]:
+                roots = real_roots(equation, np.array(sign) * along, across)
+                entries += [(amplitude, wave) for wave in roots]
+        if exact or any(np.abs(wave).max() >= SLOW for _, wave in entries):
+            found += entries
     return found
 
 
