@@ -21,9 +21,9 @@ from sklearn_gn.pinn.control import (
     LEAST_POINTS,
     Clock,
     Control,
-    Level,
     Sizes,
     decide,
+    points_for,
     refined,
     with_expected_seconds,
 )
@@ -230,14 +230,9 @@ def initial_state(points, net, settings, memory=None):
     if windows.possible(model):
         march = windows.TimeMarching()
         if isinstance(net, windows.Pieces):
-            march = windows.marches(net)[-1]
-            fresh = windows.within(model, points.fresh, march)
-            net = net.nets[-1]
-            march = march._replace(fresh=jax.device_put(fresh))
+            march, net = windows.marches(net)[-1], net.nets[-1]
     net = jax.device_put(net)
-    clock, sampler = Clock(changed=time.perf_counter()), settings.sampler
-    level = Level(Sizes(sampler.n_interior, sampler.n_boundary))
-    control = Control(level=level, march=march, clock=clock)
+    control = Control(march=march, clock=Clock(changed=time.perf_counter()))
     batches = _draw(points, settings, 0, 0, net, control)
     placed = on_devices(batches, settings)
     loss, share = losses_of_classes(model, net, placed).sum(), 1.0
@@ -282,8 +277,10 @@ def with_due_points(points, state, settings):
 
 def _draw(points, settings, stage, number, net, control):
     """Points to train on."""
-    model, march = settings.models[stage], control.march
-    sampler = replace(settings.sampler, **control.level.sizes._asdict())
+    model, march, sampler = settings.models[stage], control.march, settings.sampler
+    if settings.growth is not None and settings.growth.points:
+        given = model.problem.residual_classes(), n_weights(net), control.level.times
+        sampler = replace(sampler, **points_for(*given)._asdict())
     in_window = march is not None and march.active
     # The points of a window are those of all time, moved: they do not follow residuals.
     followed = None if in_window else net
@@ -310,11 +307,8 @@ def finish_iteration(points, state, settings, step):
     """Return state and report of an iteration, for the state after its step."""
     model, march = settings.models[state.stage], state.control.march
     # The losses of the network after the step.
-    if march is not None and march.active:
-        batches = on_devices(march.fresh, settings)
-        of_classes = losses_of_classes(model, state.net, batches, state.batches)
-    else:
-        of_classes = fresh_losses(points, settings, state.net, state)
+    fresh = points._replace(fresh=windows.within(model, points.fresh, march))
+    of_classes = fresh_losses(fresh, settings, state.net, state)
     # What comes next.
     control, stop = decide(points, state, settings, step, of_classes)
     state, march = state._replace(control=control), control.march

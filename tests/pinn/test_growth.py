@@ -73,17 +73,15 @@ def test_a_network_that_is_not_accurate_grows_after_all(
 )
 def test_points_grow_where_the_layers_are_given(widths, sizes):
     net = start_parameters(np.random.RandomState(0), (1, *widths, 1), ())
-    rules, classes = control.Rules(False, True), EQUATION.residual_classes()
-    level = control.Level(control.points_for(classes, n_weights(net)))
-    for expected, larger in itertools.pairwise(sizes):
-        assert level.sizes == expected
-        level = level._replace(falls=(1e-3,) * 13)
-        now = Control(1.0, level=level)
-        found = control.what_is_missing(now, rules, 1e-5, 1e-3, net)
+    rules = control.Rules(network=False, points=True)
+    kinds = tuple(ClassModel(kind, None) for kind in EQUATION.residual_classes())
+    model = Model(EQUATION, ("tanh",), kinds)
+    for k, (expected, larger) in enumerate(itertools.pairwise(sizes)):
+        classes = EQUATION.residual_classes()
+        assert control.points_for(classes, n_weights(net), 2**k) == expected
+        now = Control(1.0, level=control.Level(2**k, (1e-3,) * 13))
+        found = control.what_is_missing(now, model, rules, 1e-5, 1e-3, net)
         assert found == ("end" if larger == expected else "points")
-        if found == "points":
-            level, same = control.grown(level, found, rules, classes, net, None)
-            assert same is net
 
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
