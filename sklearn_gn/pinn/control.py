@@ -96,7 +96,6 @@ class Clock(NamedTuple):
     changed: float = 0.0  # when the present size began
     first: float = 0.0  # seconds of the first one, which compiles
     steady: float = 0.0  # of the last one that compiled nothing
-    next: float = 0.0  # that the next one will probably take
 
 
 class Control(NamedTuple):
@@ -418,5 +417,5 @@ def with_expected_seconds(state, settings):
     expected = first if changes else steady
     if model.problem.unknown or model.classes[-1].residual.name == "data":
         expected += _ENDING * first
-    clock = clock._replace(first=first, steady=steady, next=expected)
-    return state._replace(control=now._replace(clock=clock))
+    now = now._replace(clock=clock._replace(first=first, steady=steady))
+    return state._replace(control=now, next_seconds=expected)

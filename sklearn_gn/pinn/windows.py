@@ -55,6 +55,12 @@ class Pieces(NamedTuple):
     losses: np.ndarray = np.zeros(0)  # on fresh points
     nets: tuple = ()
 
+    @property
+    def loss(self):
+        """Loss on fresh points over all time; infinite if they end before it."""
+        is_whole = self.stops[-1] == 1
+        return np.diff((0.0, *self.stops)) @ self.losses if is_whole else math.inf
+
     def ends(self, domain):
         """Times (n,) at which the windows end."""
         ((low, high),) = domain.bounds
@@ -122,11 +128,6 @@ def with_windows(model, observed):
         residual = residual._replace(function=SinceBefore(residual.function))
         moved.append(known._replace(residual=residual))
     return model._replace(classes=tuple(moved))
-
-
-def possible(model):
-    """Whether the time of a model can be cut."""
-    return any(isinstance(c.residual.function, SinceBefore) for c in model.classes)
 
 
 # --- points of a window --------------------------------------------------------------
@@ -261,20 +262,6 @@ def at_points(function, model, solution, x):
     ends = solution.ends(model.problem.domain)[:-1]
     number = np.searchsorted(ends, np.asarray(x)[:, 0])
     return np.stack(found)[number, np.arange(len(number))]
-
-
-def total(loss, model, solution, batches):
-    """A loss ``loss(model, net, batches)`` of a solution, by its windows."""
-    if not isinstance(solution, Pieces):
-        return loss(model, solution, batches)
-    ends = solution.ends(model.problem.domain)[:-1]
-    numbers = [np.searchsorted(ends, np.asarray(b.x)[:, 0, 0]) for b in batches]
-    found = 0.0
-    for k, net in enumerate(solution.nets):
-        pairs = zip(batches, numbers, strict=True)
-        own = (b._replace(scale=np.asarray(b.scale) * (n == k)) for b, n in pairs)
-        found = found + loss(model, net, tuple(own))
-    return found
 
 
 def loss_so_far(march, fresh, first):
