@@ -86,7 +86,7 @@ class Level(NamedTuple):
     times: int = 1  # as many points as a network of this size begins with
     falls: tuple = ()  # lowest fresh loss after each iteration since the last change
     before: float = math.inf  # lowest fresh loss when this size began
-    ended: bool = False  # whether growing no longer pays
+    ended: str = ""  # why it does not grow: "time", or as of what_is_missing
 
 
 class Clock(NamedTuple):
@@ -180,13 +180,13 @@ def decide(points, state, settings, step, of_classes):
         may_grow = may_grow and switches.on("pinn.growth")
         if rules is not None:
             lacks = what_is_missing(now, model, rules, training, fresh, state.net)
-            now = now._replace(level=now.level._replace(ended=lacks == "end"))
-            if now.level.ended:
-                settled |= solved
-            elif lacks is not None and in_time:
-                now, settled = now._replace(next=lacks), False
-            else:  # without time to grow, the rest is for further iterations
-                settled &= solved and lacks is not None
+            if lacks in ("points", "network") and in_time:
+                now, lacks = now._replace(next=lacks), ""
+            elif lacks in ("points", "network"):
+                lacks = "time"  # the rest of which is for further iterations
+            now = now._replace(level=now.level._replace(ended=lacks))
+            ends = {"end": settled or solved, "time": settled and solved}
+            settled = lacks == "statement" or ends.get(lacks, False)
         # or the end, if the error is small enough. It is estimated where the loss falls
         # slowly, or nothing else is left to do.
         few = FEW_ITERATIONS // 4 if step.at_minimum else FEW_ITERATIONS
@@ -236,25 +236,31 @@ def _unmet(model, class_losses, first_classes, share):
 
 
 def what_is_missing(now, model, rules, training, fresh, net):
-    """What a fit needs that no longer falls: "points", "network", or the "end"."""
+    """What a fit needs that no longer falls: "points", "network", or the "end".
+
+    Of conditions that contradict one another it is another "statement"; "": nothing.
+    """
     level, first = now.level, now.first_fresh
     lowest = (math.inf, *level.falls)[-1]
     exhausted = lowest <= EXHAUSTED_LOSS * first
     lacks_points = rules.points and fresh > FAR * training
     patience = FEW_ITERATIONS if lacks_points or exhausted else _PATIENCE
     if not is_flat(level.falls, patience):
-        return None
+        return ""
+    if level.ended:
+        return level.ended
     falls = lowest <= FALL * level.before
-    pays = falls or lowest > SOLVED_LOSS * first
-    if pays and not exhausted and switches.on("pinn.growth"):
-        given = model.problem.residual_classes(), n_weights(net)
-        if lacks_points and points_for(*given, 2 * level.times) != points_for(
-            *given, level.times
-        ):
+    pays = (falls or lowest > SOLVED_LOSS * first) and not exhausted
+    half = _PATIENCE // 2
+    stays = not falls or is_flat(level.falls, half, 1 - half * LEAST_FALL)
+    if pays and stays and too_many_conditions(model.problem):
+        return "statement"
+    if pays and switches.on("pinn.growth"):
+        classes, n = model.problem.residual_classes(), n_weights(net)
+        sizes, larger = (points_for(classes, n, k * level.times) for k in (1, 2))
+        if lacks_points and larger != sizes:
             return "points"
-        # No network meets conditions that contradict one another.
-        vain = not falls and too_many_conditions(model.problem)
-        if rules.network and has_room(net) and not vain:
+        if rules.network and has_room(net):
             return "network"
     return "end"
 

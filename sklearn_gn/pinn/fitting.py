@@ -217,8 +217,9 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
 
     # The loop, which the loss on fresh points monitors.
     def loss_on_fresh_points(net):
-        if isinstance(net, windows.Pieces):
-            return net.loss
+        if isinstance(net, windows.Pieces):  # infinite where they end before their time
+            total = float(np.diff((0.0, *net.stops)) @ net.losses)
+            return total if net.stops[-1] == 1 else math.inf
         # A resumed fit has the points of the seed that it began with.
         with backend.scope(solver.dtype, solver.device):
             state = run.final_state if run.log else None
@@ -344,7 +345,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     if settings.observed is not None:
         solver._has_settled_weight = now.weighing.is_last(now.level.falls)
     solver._is_accurate = bool(now.estimate <= settings.error)
-    grows = growth is not None and growth.network and not now.level.ended
+    grows = growth is not None and growth.network and now.level.ended in ("", "time")
     solver._may_grow = grows and control.has_room(net)
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
     solver.window_ends_ = np.zeros(0)

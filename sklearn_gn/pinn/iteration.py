@@ -135,11 +135,16 @@ class Sampler:
 
         def batch_of_class(known):
             kind, size = known.residual, known.size if self.in_units else 1.0
-            x, data, share = distinct(*points[kind.name])
+            x, data = points[kind.name]
+            # Points that differ, each with the number of the given ones that it is.
+            codes = row_codes(x.reshape(len(x), -1), data)  # of 100,000 axes, maybe
+            _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+            order = np.argsort(first)
+            kept, share = first[order], counts[order] / len(x)
             if isinstance(kind.function, SinceBefore):  # nothing, before a window
                 data = np.zeros((len(data), kind.n_outputs))
-            weight = kind.weight / size**2 * len(x) * share
-            return batch_of(x, data, weight, self.dtype, axes)
+            weight = kind.weight / size**2 * len(kept) * share
+            return batch_of(x[kept], data[kept], weight, self.dtype, axes)
 
         model = model._replace(classes=model.classes[: len(points)])
         batches = tuple(map(batch_of_class, model.classes))
@@ -171,14 +176,6 @@ class Sampler:
         return larger.draw(model, seed, 0, _FRESH)
 
 
-def distinct(x, data):
-    """Points that differ, with the share of the given ones that each stands for."""
-    codes = row_codes(x.reshape(len(x), -1), data)  # rows may have 100,000 numbers
-    _, first, counts = np.unique(codes, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return x[first[order]], data[first[order]], counts[order] / len(x)
-
-
 def batch_of(x, data, weight, dtype, axes=None):
     """Points (N, P, d) of a class, whose ``weight`` is one number or one for each."""
     share = np.broadcast_to(np.asarray(weight, float) / len(x), len(x))
@@ -203,12 +200,9 @@ def prepare(observations, settings):
     if model.problem.exact is not None:
         from sklearn_gn.pinn import solution
 
-        rng = np.random.RandomState(seed)
-        n, *exact = solution.reference(model.problem, rng)
-        if len(exact[0]) > n:
-            chosen = np.sort(rng.permutation(len(exact[0]))[:n])
-            exact = [a[chosen] for a in exact]
-        exact = tuple(a.astype(settings.dtype) for a in exact)
+        n, *exact = solution.reference(model.problem, np.random.RandomState(seed))
+        every = -(-len(exact[0]) // n)  # of a computed solution there may be more
+        exact = tuple(a[::every].astype(settings.dtype) for a in exact)
     points = training, fresh, exact
     if settings.steps.mesh is None:
         points = jax.device_put(points)

@@ -55,12 +55,6 @@ class Pieces(NamedTuple):
     losses: np.ndarray = np.zeros(0)  # on fresh points
     nets: tuple = ()
 
-    @property
-    def loss(self):
-        """Loss on fresh points over all time; infinite if they end before it."""
-        is_whole = self.stops[-1] == 1
-        return np.diff((0.0, *self.stops)) @ self.losses if is_whole else math.inf
-
     def ends(self, domain):
         """Times (n,) at which the windows end."""
         ((low, high),) = domain.bounds

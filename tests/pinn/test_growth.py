@@ -6,9 +6,10 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde import Box, Dirichlet, Problem, d
+from sklearn_gn.pde import Box, Dirichlet, Neumann, Problem, d
 from sklearn_gn.pinn import control, error_estimate, fitting
 from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.iteration import Sampler
@@ -86,7 +87,7 @@ def test_points_grow_where_the_layers_are_given(widths, sizes):
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     # It grows whenever it may.
-    monkeypatch.setattr(control, "is_flat", lambda falls, _: len(falls) > 3)
+    monkeypatch.setattr(control, "is_flat", lambda falls, *_: len(falls) > 3)
     monkeypatch.setattr(control, "MOST_WEIGHTS", 200)
     monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     solver = PINNSolver(EQUATION, random_state=0, max_iter=24, tol=0)
@@ -143,3 +144,14 @@ def test_a_fit_ends_at_the_error_that_is_asked_for(tol, dtype):
     errors = solver.convergence_log_["relative_error"]
     # It does not go on for long, as each digit takes a few iterations.
     assert np.count_nonzero(errors < tol / 10) <= 3
+
+
+def test_a_statement_that_contradicts_itself_ends_soon():
+    """No points and no neurons help where values and slopes at the ends exclude all."""
+    conditions = [Dirichlet(0.0), Neumann(0.3)]
+    equation = Problem(EQUATION.residual, Box(x=(0, 1)), conditions)
+    solver = PINNSolver(equation, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="need at most 2"):
+        solver.fit()
+    assert solver.stop_reason_ == "stalled"
+    assert solver.n_iter_ < 60

@@ -166,6 +166,7 @@ def test_windows_that_are_solved_are_kept():
         solver.fit()
     t = np.linspace(0, 0.5, 11)
     np.testing.assert_allclose(solver.predict(t[:, None]), 1 / (1 - t), rtol=1e-3)
+    assert solver.fresh_loss_ == solver.convergence_log_["val_loss"].min()
 
 
 @pytest.mark.slow
