@@ -1,6 +1,5 @@
-"""Trees of arrays as vectors, and how objects with arrays are stored and kept."""
+"""Trees of arrays as vectors, and how objects with arrays are stored."""
 
-import weakref
 from functools import cached_property
 
 from sklearn_gn.arrays.libraries import library_of
@@ -49,26 +48,3 @@ class StoredWithoutCaches:
             for name, value in self.__dict__.items()
             if not isinstance(getattr(type(self), name, None), cached_property)
         }
-
-
-class KeptWithArrays:
-    """Arrays made of arrays that do not change, kept as long as these are.
-
-    What is made must be no view, or the other one would be kept for its sake. Arrays of
-    more than ``largest`` numbers are made anew each time.
-    """
-
-    def __init__(self, largest=2**20):
-        self._largest = largest
-        self._made = {}  # by the identity of what they are made of
-
-    def get(self, array, key, make):
-        """What ``make()`` makes of an array, under a key."""
-        name = id(array), key
-        if name in self._made:
-            return self._made[name]
-        made = make()
-        if made.size <= self._largest:
-            self._made[name] = made
-            weakref.finalize(array, self._made.pop, name, None).atexit = False
-        return made

@@ -26,40 +26,33 @@ from sklearn_gn.pinn.residuals import class_losses, residuals
 _STEPS = {"adam": 100, "sgd": 100, "lbfgs": 20, "ssbroyden": 20}  # of an iteration
 
 
-def init(points, net, settings, *, name):
-    """Return the state at the start."""
-    return iteration.initial_state(points, net, settings, empty_memory(net, name))
-
-
 def step(points, state, settings, *, name):
     """Make some steps on the same points."""
-    n_draws = state.n_draws
+    n_draws, n, dtype = state.n_draws, _STEPS[name], settings.dtype
     state = iteration.with_due_points(points, state, settings)
     net, memory = backend.on_device(state.net), state.memory
-    if state.n_draws > n_draws and name == "lbfgs":
-        memory = empty_memory(net, name)
+    if memory is None or (state.n_draws > n_draws and name == "lbfgs"):
+        memory = first_order.start(_method(name), ravel_pytree(net)[0])
     elif state.n_draws > n_draws and name == "ssbroyden":
         # Without differences of gradients of different points.
         memory = memory[0]._replace(count=jnp.zeros_like(memory[0].count)), *memory[1:]
-    net, memory, losses, *norms = iterate(
-        settings.models[state.stage],
-        net,
-        memory,
-        on_devices(state.batches, settings),
-        learning_rates(settings, state.iteration, name),
-        name=name,
-    )
+    rates = np.ones(n, dtype)  # of methods with a line search
+    if name in first_order.OPTIMISERS:
+        rates *= settings.steps.solver.learning_rate
+    if name == "sgd":
+        peak = float(settings.steps.solver.learning_rate)
+        schedule = optax.cosine_onecycle_schedule(n * settings.steps.max_iter, peak)
+        steps = np.arange(n * state.iteration, n * (state.iteration + 1))
+        with jax.numpy_dtype_promotion("standard"):
+            rates = np.asarray(jax.vmap(schedule)(steps), dtype)
+    batches = on_devices(state.batches, settings)
+    given = settings.models[state.stage], net, memory, batches, rates
+    net, memory, losses, *norms = iterate(*given, name=name)
     losses = np.asarray(losses)
     state = state._replace(net=net, memory=memory)
     report = Report(float(losses.sum()), *map(float, norms))
     summary = iteration.StepSummary(report, losses)
     return iteration.finish_iteration(points, state, settings, summary)
-
-
-@partial(jax.jit, static_argnames="name")
-def empty_memory(net, name):
-    """Return an empty memory."""
-    return first_order.start(_method(name), ravel_pytree(net)[0])
 
 
 @partial(by_rows, compiled=jitted(static_argnames=("model", "name")), static=("model",))
@@ -84,22 +77,7 @@ def iterate(model, net, memory, batches, rates, *, name):
     (new, memory), _ = lax.scan(one, (flat, memory), rates)
     net = unravel(new)
     losses = class_losses(model, batches, residuals(model, net, batches))
-    gradient_norm = norm(jax.grad(loss)(new))
-    return net, memory, losses, gradient_norm, norm(new - flat)
-
-
-def learning_rates(settings, iteration, name):
-    """Learning rates of the steps of an iteration; ones where a line search decides."""
-    n, dtype = _STEPS[name], settings.dtype
-    if name not in first_order.OPTIMISERS:
-        return np.ones(n, dtype)
-    rate = settings.steps.solver.learning_rate
-    if name != "sgd":
-        return np.full(n, rate, dtype)
-    schedule = optax.cosine_onecycle_schedule(n * settings.steps.max_iter, rate)
-    steps = np.arange(n * iteration, n * (iteration + 1))
-    with jax.numpy_dtype_promotion("standard"):
-        return np.asarray(jax.vmap(schedule)(steps), dtype)
+    return net, memory, losses, norm(jax.grad(loss)(new)), norm(new - flat)
 
 
 def _method(name):
@@ -112,7 +90,7 @@ def _method(name):
 ALGORITHMS = tuple(
     Algorithm(
         name,
-        partial(init, name=name),
+        iteration.initial_state,
         partial(step, name=name),
         prepare=iteration.prepare,
     )

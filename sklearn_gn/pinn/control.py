@@ -83,11 +83,10 @@ class Rules(NamedTuple):
 class Level(NamedTuple):
     """What is remembered of the present size, window and weight."""
 
-    sizes: Sizes
-    density: float = _RESIDUALS  # residuals for each parameter
+    times: int = 1  # as many points as a network of this size begins with
     falls: tuple = ()  # lowest fresh loss after each iteration since the last change
     before: float = math.inf  # lowest fresh loss when this size began
-    ended: bool = False  # whether growth has ended
+    ended: str = ""  # why it does not grow: "time", or as of what_is_missing
 
 
 class Clock(NamedTuple):
@@ -97,7 +96,6 @@ class Clock(NamedTuple):
     changed: float = 0.0  # when the present size began
     first: float = 0.0  # seconds of the first one, which compiles
     steady: float = 0.0  # of the last one that compiled nothing
-    next: float = 0.0  # that the next one will probably take
 
 
 class Control(NamedTuple):
@@ -111,7 +109,7 @@ class Control(NamedTuple):
     estimate: float = math.nan  # of the error, the last one
     n_starts: int = 1  # networks that were begun with
     next: str | None = None  # "points", "network", "window" or "start"
-    level: Level = Level(FEW_POINTS)
+    level: Level = Level()
     march: Any = None  # windows.TimeMarching, where time may be cut
     weighing: Weighing = Weighing()
     clock: Clock = Clock()
@@ -126,28 +124,27 @@ def decide(points, state, settings, step, of_classes):
     ``of_classes`` are the losses on fresh points; NaN where there are none.
     """
     model, now, rules = settings.models[state.stage], state.control, settings.growth
-    known, tol, error = settings.observed, float(settings.tol), math.nan
-    first, training = now.first_fresh, step.report.loss
-    misfit, fresh = float(step.class_losses[-1]), float(of_classes.sum())
+    known, usual, first = settings.observed, settings.usual_loss, now.first_fresh
+    training, misfit = step.report.loss, float(step.class_losses[-1])
+    fresh = float(of_classes.sum())
     if points.validates and known is not None:
         # The weight follows from the noise of the observations that it is given to.
         fresh += misfit - float(of_classes[-1])
     noise = misfit if now.weighing.weight != 1 else 0.0  # which no solution lowers
-    # An easier problem does not decide that nothing is gained.
-    decisive = step.decisive and state.stage + 1 == len(settings.models)
     # How far the loss has fallen. Losses on points that are drawn anew do not compare,
-    # those on fresh ones do; and another problem has another loss.
+    # those on fresh ones do; another problem has another loss, and an easier one does
+    # not decide that nothing is gained.
     judged = (training if math.isnan(fresh) else fresh) - noise
-    stalled = not judged < (1 - tol) * now.lowest_loss
-    now = now._replace(
-        n_stalled=now.n_stalled + 1 if stalled and decisive else 0,
-        lowest_loss=min(judged, now.lowest_loss) if decisive else math.inf,
-    )
+    falls, n_stalled, lowest = now.level.falls, 0, math.inf
+    decisive = step.decisive and state.stage + 1 == len(settings.models)
     if decisive:
-        before = (now.level.before, *now.level.falls)[-1]
-        falls = (*now.level.falls, min(fresh, before))
-        now = now._replace(level=now.level._replace(falls=falls))
-    falls = now.level.falls
+        falls = (*falls, min(fresh, (now.level.before, *falls)[-1]))
+        stalled = not judged < (1 - float(settings.tol)) * now.lowest_loss
+        n_stalled = now.n_stalled + 1 if stalled else 0
+        lowest = min(judged, now.lowest_loss)
+    now = now._replace(
+        n_stalled=n_stalled, lowest_loss=lowest, level=now.level._replace(falls=falls)
+    )
     # Whether what is larger can be compiled, and has as much time as this size had.
     at, clock = time.perf_counter(), now.clock
     in_time = rules is None or 2 * at + clock.first - clock.changed <= rules.deadline
@@ -157,7 +154,6 @@ def decide(points, state, settings, step, of_classes):
         now = now._replace(march=march)
     # Whether the equation holds, between the points of training, too. Few digits need
     # no more than the loss that mostly goes with them.
-    usual = settings.usual_loss
     enough = min(max(SOLVED_LOSS, usual), _UNMET_LOSS)
     limit = max(OVERFITTED * (training - noise), WELL_SOLVED_LOSS * first)
     solved = math.isnan(fresh) or fresh - noise <= min(enough * first, limit)
@@ -167,72 +163,65 @@ def decide(points, state, settings, step, of_classes):
     if noise:
         bound = now.weighing.weight * known.spread_loss
         solved &= observation_weight.is_noise(noise, bound)
-    # What comes next: the next window,
+    settled = n_stalled >= _PATIENCE // 2
     in_windows = now.march is not None and (now.march.active or now.march.next_stop)
     if in_windows:
+        # The next window,
         solved &= all(loss <= enough * first for loss in now.march.done.losses)
         settled = now.march.ended
         if now.march.next_stop is not None:
             now = now._replace(next="window")
     else:
-        # what is larger,
-        holds = solved
+        # or what is larger,
+        estimates = solved and decisive and settings.error > 0
         # Each condition by its own measure, unless the error is small enough.
         solved &= not _unmet(model, step.class_losses, now.first_classes, enough)
-        settled = now.n_stalled >= _PATIENCE // 2
+        may_grow = rules is not None and rules.network and has_room(state.net)
+        may_grow = may_grow and switches.on("pinn.growth")
         if rules is not None:
-            lacks = what_is_missing(now, rules, training, fresh, state.net)
-            if lacks == "network" and falls[-1] > FALL * now.level.before:
-                # No network meets conditions that contradict one another.
-                lacks = "end" if too_many_conditions(model.problem) else lacks
-            if lacks == "end":
-                now = now._replace(level=now.level._replace(ended=True))
-            elif lacks is not None and in_time:
-                now = now._replace(next=lacks)
-            # Where there is no time to grow, the rest is for further iterations.
-            late = lacks in ("points", "network") and not in_time
-            ended = now.level.ended and (settled or solved)
-            settled = (settled and solved) if late else ended
+            lacks = what_is_missing(now, model, rules, training, fresh, state.net)
+            if lacks in ("points", "network") and in_time:
+                now, lacks = now._replace(next=lacks), ""
+            elif lacks in ("points", "network"):
+                lacks = "time"  # the rest of which is for further iterations
+            now = now._replace(level=now.level._replace(ended=lacks))
+            ends = {"end": settled or solved, "time": settled and solved}
+            settled = lacks == "statement" or ends.get(lacks, False)
         # or the end, if the error is small enough. It is estimated where the loss falls
         # slowly, or nothing else is left to do.
-        accurate, estimates = False, holds and decisive and settings.error > 0
         few = FEW_ITERATIONS // 4 if step.at_minimum else FEW_ITERATIONS
         promises = rules is not None and is_flat(falls, few)
         promises |= fresh <= usual * first or now.next is not None
         promises &= fresh <= now.promising
-        may_grow = rules is not None and rules.network and has_room(state.net)
-        may_grow = may_grow and switches.on("pinn.growth")
+        accurate, wanted, error = False, settings.error, math.nan
         if estimates and noise:
-            hidden = observation_weight.hides_the_rest(falls, noise, known)
-            accurate = hidden and not now.weighing.waits
+            accurate = observation_weight.hides_the_rest(falls, noise, known)
+            accurate &= not now.weighing.waits
         elif estimates and (promises or (settled and may_grow)):
             error = _estimated_error(points, state, settings, now)
-            accurate = error <= settings.error
+            accurate = error <= wanted
             # Of an error that is larger than the solution nothing more is known.
-            wanted = settings.error
             fall = (wanted / min(error, 1.0)) ** 2 if error > wanted else 0.0
             now = now._replace(estimate=error, promising=fresh * fall)
         # A network that solves the equation grows where its error is beyond the usual.
-        too_large = error > max(USUAL_SHARE * math.sqrt(SOLVED_LOSS), settings.error)
+        too_large = error > max(USUAL_SHARE * math.sqrt(SOLVED_LOSS), wanted)
         grows = settled and too_large and may_grow and fresh > EXHAUSTED_LOSS * first
         if accurate:
-            solved = settled = True
-            now = now._replace(next=None, level=now.level._replace(ended=True))
+            now, solved, settled = now._replace(next=None), True, True
         elif grows and in_time:
-            settled = False
-            now = now._replace(next="network", level=now.level._replace(ended=False))
+            now, settled = now._replace(next="network"), False
     # Why the fit would end here; not where the next iteration lowers another loss.
     kept, stop = settings.resample is None, None
     if not math.isfinite(training):
         stop = "non_finite"
     elif now.weighing.changes or (in_windows and not now.march.ended):
         stop = None
-    elif training <= step.rounding_loss and now.n_stalled and (solved or kept):
+    elif training <= step.rounding_loss and n_stalled and (solved or kept):
         # Residuals may be rounding, and the last step has gained nothing.
         stop = "rounding" if solved else "stalled"
     elif step.no_progress and decisive and kept:
         stop = step.no_progress
-    elif settled and tol > 0:
+    elif settled and settings.tol > 0:
         stop = "tol" if solved else "stalled"
     if _begins_anew(now, state, settings, step, stop):
         return now._replace(next="start"), None
@@ -246,20 +235,30 @@ def _unmet(model, class_losses, first_classes, share):
     return {n for n, loss, first in every if n != "data" and loss > share * first}
 
 
-def what_is_missing(now, rules, training, fresh, net):
-    """What a fit needs that no longer falls: "points", "network", or the "end"."""
+def what_is_missing(now, model, rules, training, fresh, net):
+    """What a fit needs that no longer falls: "points", "network", or the "end".
+
+    Of conditions that contradict one another it is another "statement"; "": nothing.
+    """
     level, first = now.level, now.first_fresh
-    if level.ended or not level.falls:
-        return None
-    lowest = level.falls[-1]
+    lowest = (math.inf, *level.falls)[-1]
     exhausted = lowest <= EXHAUSTED_LOSS * first
     lacks_points = rules.points and fresh > FAR * training
     patience = FEW_ITERATIONS if lacks_points or exhausted else _PATIENCE
     if not is_flat(level.falls, patience):
-        return None
-    pays = lowest <= FALL * level.before or lowest > SOLVED_LOSS * first
-    if pays and not exhausted and switches.on("pinn.growth"):
-        if lacks_points and more_points(level.sizes, net) != level.sizes:
+        return ""
+    if level.ended:
+        return level.ended
+    falls = lowest <= FALL * level.before
+    pays = (falls or lowest > SOLVED_LOSS * first) and not exhausted
+    half = _PATIENCE // 2
+    stays = not falls or is_flat(level.falls, half, 1 - half * LEAST_FALL)
+    if pays and stays and too_many_conditions(model.problem):
+        return "statement"
+    if pays and switches.on("pinn.growth"):
+        classes, n = model.problem.residual_classes(), n_weights(net)
+        sizes, larger = (points_for(classes, n, k * level.times) for k in (1, 2))
+        if lacks_points and larger != sizes:
             return "points"
         if rules.network and has_room(net):
             return "network"
@@ -271,15 +270,14 @@ def _estimated_error(points, state, settings, now):
     from sklearn_gn.pinn.error_estimate import relative_error_estimate
 
     model, known, weighing = settings.models[-1], settings.observed, now.weighing
-    given = model, state.net, state.batches, points.fresh
+    forward = points.data is None and not model.problem.unknown
+    weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
+    unclear = known is None or known.has_functions or weighs_less
+    if points.data is not None and unclear:
+        return math.nan
     with backend.scope("float64"):
-        if points.data is None and not model.problem.unknown:
-            return relative_error_estimate(*given, of="in units")
-        weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
-        unclear = known is None or known.has_functions or weighs_less
-        if points.data is not None and unclear:
-            return math.nan
-        return relative_error_estimate(*given, of="largest")
+        given = model, state.net, state.batches, points.fresh
+        return relative_error_estimate(*given, of="in units" if forward else "largest")
 
 
 # --- another start -------------------------------------------------------------------
@@ -288,38 +286,33 @@ def _estimated_error(points, state, settings, now):
 def _begins_anew(now, state, settings, step, stop):
     """Whether a fit that is stuck begins anew: alone, without windows."""
     model, class_losses = settings.models[state.stage], step.class_losses
+    level, weighing, first = now.level, now.weighing, now.first_fresh
     # Where the weight of the observations has fallen, coefficients explain them.
-    unexplained = now.weighing.weight == 1 or now.weighing.waits
+    unexplained = weighing.weight == 1 or weighing.waits
     alone = now.march is None and model.features is None
     is_first_order = settings.steps.solver.name != "dngd"
     if is_first_order or not (alone and unexplained) or now.n_starts == _MOST_STARTS:
         return False
-    stuck = False
+    stuck, total = (
+        has_vanished(now, state.net, settings, class_losses),
+        class_losses.sum(),
+    )
     if stop is not None and stop in ("stalled", step.no_progress):
         # It has learnt next to nothing at its points of training.
         unmet = _unmet(model, class_losses, now.first_classes, _UNMET_LOSS)
-        stuck = np.sum(class_losses) > _UNMET_LOSS * now.first_fresh
-        stuck |= bool(unmet - {"interior"})
-    stuck = stuck or _is_astray(now, state, settings, class_losses)
-    stuck = stuck or has_vanished(now, state.net, settings, class_losses)
+        stuck |= total > _UNMET_LOSS * first or bool(unmet - {"interior"})
+    if settings.growth is not None and (level.ended or is_flat(level.falls, _PATIENCE)):
+        # It no longer learns, and is between one that is solved and one that has learnt
+        # nothing, by their digits: with wrong coefficients, or in vain a larger one.
+        if model.problem.unknown and math.isinf(level.before):
+            is_data = [kind.residual.name == "data" for kind in model.classes]
+            astray, total = True, total - class_losses @ is_data
+        else:
+            widths = (net.layers[0].shape[1] for net in (settings.untrained, state.net))
+            astray = level.falls[-1] > FALL * level.before and np.diff([*widths]) > 0
+        stuck |= bool(astray and total > math.sqrt(SOLVED_LOSS * _UNMET_LOSS) * first)
     stuck = stuck and not too_many_conditions(model.problem)
     return stuck and switches.on("pinn.starts")
-
-
-def _is_astray(now, state, settings, class_losses):
-    """Whether a fit has gone wrong, where its network no longer learns."""
-    model, level = settings.models[state.stage], now.level
-    slow = level.ended or is_flat(level.falls, _PATIENCE)
-    if settings.growth is None or not slow:
-        return False
-    # Between one that is solved and one that has learnt nothing, by their digits.
-    limit = math.sqrt(SOLVED_LOSS * _UNMET_LOSS) * now.first_fresh
-    is_data = [known.residual.name == "data" for known in model.classes]
-    if model.problem.unknown and math.isinf(level.before):
-        return bool(np.sum(class_losses[~np.array(is_data)]) > limit)
-    first, net = settings.untrained.layers[0], state.net.layers[0]
-    no_gain = net.shape[1] > first.shape[1] and level.falls[-1] > FALL * level.before
-    return bool(no_gain and np.sum(class_losses) > limit)
 
 
 def has_vanished(now, net, settings, class_losses):
@@ -343,23 +336,27 @@ def vanished(problem, extra):
     return np.array(found, bool)
 
 
-# --- growth --------------------------------------------------------------------------
+# --- refine --------------------------------------------------------------------------
 #
 # A fit starts with a small network and with more residuals than parameters, so that a
 # step is cheap and the network cannot satisfy the equation at its points alone.
 
 
-def points_for(classes, n_weights, density=_RESIDUALS):
-    """Numbers of points of a network, for so many residuals for each parameter."""
+def points_for(classes, n_weights, times=1):
+    """Numbers of points of a network: at first, and so many times as many."""
     if n_weights > MOST_WEIGHTS:
-        return FEW_POINTS
-    interior, *conditions = [kind for kind in classes if kind.name != "data"]
-    n_residuals = density * n_weights
-    share = _BOUNDARY_SHARE if conditions else 0.0
-    outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
-    n_boundary = share * n_residuals / outputs
-    counts = (1 - share) * n_residuals / interior.n_outputs, n_boundary
-    return Sizes(*np.clip(counts, LEAST_POINTS, _MOST).astype(int).tolist())
+        counts, most = FEW_POINTS, _MOST_OF_FEW
+    else:
+        interior, *conditions = [kind for kind in classes if kind.name != "data"]
+        n_residuals, most = _RESIDUALS * n_weights, _MOST
+        share = _BOUNDARY_SHARE if conditions else 0.0
+        outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
+        counts = (
+            (1 - share) * n_residuals / interior.n_outputs,
+            share * n_residuals / outputs,
+        )
+        counts = np.clip(counts, LEAST_POINTS, _MOST).astype(int).tolist()
+    return Sizes(*(min(times * n, m) for n, m in zip(counts, most, strict=True)))
 
 
 def has_room(net):
@@ -367,70 +364,48 @@ def has_room(net):
     return n_weights(wider(net, None)) <= MOST_WEIGHTS
 
 
-def more_points(sizes, net):
-    """Twice as many points, as far as these are allowed."""
-    most = _MOST if n_weights(net) <= MOST_WEIGHTS else _MOST_OF_FEW
-    return Sizes(*(max(n, min(2 * n, m)) for n, m in zip(sizes, most, strict=True)))
-
-
-def grown(level, what, rules, classes, net, rng, n_waves=0):
-    """The next level and its network: of more "points", or a larger "network"."""
-    sizes, density = level.sizes, level.density
-    if what == "points":
-        sizes, density = more_points(sizes, net), 2 * density
-    else:
-        net = wider(net, rng, n_waves)
-        if rules.points:
-            wanted = points_for(classes, n_weights(net), density)
-            sizes = Sizes(*map(max, sizes, wanted))
-    return Level(sizes, density, before=level.falls[-1]), net
-
-
-# --- refine --------------------------------------------------------------------------
-
-
 def refined(points, state, settings):
     """Return the state with what is due, and whether other points are to be drawn."""
-    now, model = state.control, settings.models[-1]
-    due, level, net, memory = now.next, now.level._replace(falls=()), state.net, None
-    weighing, batches = now.weighing, state.batches
-    rng = np.random.RandomState([settings.seed, state.iteration])
-    # Of a loss that does not compare with the ones before.
-    again = {"n_stalled": 0, "lowest_loss": math.inf, "promising": math.inf}
-    if due != "start" and weighing.changes:
-        given = weighing, settings.observed, model, net, batches
-        weighing, batches = observation_weight.changed(*given)
-        now = now._replace(level=level, **again)
+    now, model, net, memory = (
+        state.control,
+        settings.models[-1],
+        state.net,
+        state.memory,
+    )
+    due, level, weighing, batches = now.next, now.level, now.weighing, state.batches
     clock = now.clock._replace(began=time.perf_counter())
-    if due is not None:
-        clock = clock._replace(changed=clock.began)
-        weighing = weighing._replace(equation=())
-    now = now._replace(next=None, clock=clock, weighing=weighing)
-    if due is None:
-        memory = state.memory
-    elif due == "start":
+    now, lowest = now._replace(next=None, clock=clock), (level.before, *level.falls)[-1]
+    if due is None and not weighing.changes:
+        return state._replace(control=now), False
+    rng = np.random.RandomState([settings.seed, state.iteration])
+    level = level._replace(falls=())
+    if due == "start":
         net = drawn_anew(rng, settings.untrained, model.problem)
         # Positive coefficients that went to zero begin higher, by half of the digits by
         # which they are known to have fallen, and again by as many.
         raised = now.n_starts * Unknown(1.0, positive=True).encode(VANISHED**-0.5)
         gone = raised * vanished(model.problem, state.net.extra)
         net = net._replace(extra=net.extra + gone.astype(settings.dtype))
-        level, n_starts = Level(level.sizes, level.density), now.n_starts + 1
         weighing = weighing._replace(next=weighing.weight, share=math.inf)
-        now = now._replace(level=level, weighing=weighing, n_starts=n_starts, **again)
-    elif due == "window":
-        given = now.march, now.level.falls[-1], model, net, points.fresh, rng
-        march, net = windows.moved_on(*given)
-        level = level._replace(before=math.inf)
-        now = now._replace(march=march, level=level, **again)
-    else:
-        known, memory = settings.models[state.stage], state.memory
-        kinds = [one.residual for one in known.classes]
-        given = settings.growth, kinds, net, rng, known.problem.n_functions
-        level, net = grown(now.level, due, *given)
-        now = now._replace(level=level, n_stalled=0)
+        now = now._replace(n_starts=now.n_starts + 1)
+    elif weighing.changes:
+        given = weighing, settings.observed, model, net, batches
+        weighing, batches = observation_weight.changed(*given)
+    if due == "window":
+        march, net = windows.moved_on(now.march, lowest, model, net, points.fresh, rng)
+        now = now._replace(march=march)
+    elif due == "network":
+        net = wider(net, rng, model.problem.n_functions)
     if due is not None:
-        net = jax.device_put(net)
+        net, weighing = jax.device_put(net), weighing._replace(equation=())
+        now = now._replace(clock=clock._replace(changed=clock.began))
+        times, before = level.times * (1 + (due == "points")), lowest
+        if due in ("window", "start"):  # of another function
+            memory, before = None, math.inf
+        level = Level(times, before=before)
+    # The loss does not compare with the ones before.
+    again = {"n_stalled": 0, "lowest_loss": math.inf, "promising": math.inf}
+    now = now._replace(level=level, weighing=weighing, **again)
     state = state._replace(control=now, net=net, batches=batches, memory=memory)
     return state, due is not None
 
@@ -438,16 +413,15 @@ def refined(points, state, settings):
 def with_expected_seconds(state, settings):
     """Return the state with the seconds that the next iteration will probably take."""
     now = state.control
-    clock, level = now.clock, now.level
+    clock, model = now.clock, settings.models[-1]
     seconds = time.perf_counter() - clock.began
-    first = clock.first or seconds
-    compiled = state.iteration <= 1 or len(level.falls) == 1
-    steady = clock.steady if compiled else seconds
+    compiled = state.iteration <= 1 or len(now.level.falls) == 1
+    first, steady = clock.first or seconds, clock.steady if compiled else seconds
     in_single = getattr(settings.steps.solver, "single_precision_iter", 0)
-    changes = now.next in ("points", "network")
-    changes |= state.iteration in (*settings.stage_ends, in_single)
-    expected, model = first if changes else steady, settings.models[-1]
+    changes = state.iteration in (*settings.stage_ends, in_single)
+    changes |= now.next in ("points", "network")
+    expected = first if changes else steady
     if model.problem.unknown or model.classes[-1].residual.name == "data":
         expected += _ENDING * first
-    clock = clock._replace(first=first, steady=steady, next=expected)
-    return state._replace(control=now._replace(clock=clock))
+    now = now._replace(clock=clock._replace(first=first, steady=steady))
+    return state._replace(control=now, next_seconds=expected)

@@ -83,11 +83,12 @@ def step(points, state, settings):
     if shift is None:
         shift = min(float(losses.sum()), _LOSS_BOUND)
     geodesic = bool(solver.geodesic_acceleration)
-    shifts = shifts_of(*system, shift, geodesic=geodesic, corrected=in_region)
+    evaluate = partial(trial, *system, geodesic=geodesic, corrected=in_region)
+    shifts = Shifts(evaluate, shift, quadratic.floor, quadratic.largest)
     if in_region:
         best, region = longest_trusted(shifts, region, float(losses.sum()))
     else:
-        best = search_along(*system, shifts)
+        best = search_along(*system, shifts.trial())
     # 6 and 7. The network, the state and the report.
     step_norm, figures, at_minimum = 0.0, (shifts.shift, 0.0), False
     if best is not None:
@@ -255,6 +256,7 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
     """
     r, parts, curvature = quadratic.r, quadratic.parts, quadratic.curvature
     library, is_diagonal = library_of(r), isinstance(curvature, Diagonalised)
+    residuals_of = pieces.residuals if library is NumPy else residuals
     # Whether the residuals are the unknowns, and not the weights.
     dual = is_diagonal or len(curvature) < dimension(net)
     eps, (flat, unravel) = np.finfo(r.dtype).eps, library.ravel(quadratic.gradient)
@@ -305,7 +307,7 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
     image = operators.forward(parts, step)
     predicted = -total((image * (r + image / 2)).sum())
     if geodesic:
-        there = _residuals_after(model, net, batches, _PART, step)
+        there = residuals_of(model, add(net, _PART, step), batches)
         bend = 2 / _PART**2 * (there - r - _PART * image)
         acceleration, more = inverse(pulled_back(bend))[:2]
         acceleration, inner = change(acceleration), inner + more
@@ -313,7 +315,10 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
         step = select(short, add(step, 0.5, acceleration), step)
 
     def evaluated(step):
-        new, losses, actual = _effect(model, net, batches, r, step)
+        new = residuals_of(model, add(net, 1, step), batches)
+        losses = class_losses(model, batches, new)
+        # The difference of squares, without cancellation.
+        actual = 0.5 * total(((r - new) * (r + new)).sum())
         gain_ratio = actual / library.xp.where(predicted > 0, predicted, 1)
         trusted = (gain_ratio >= _TRUSTED) & (actual > 0)
         return new, Candidate(
@@ -330,65 +335,23 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
     return library.cond(lower, lambda x: x[1], lambda x: x[0], both)
 
 
-def _residuals_after(model, net, batches, size, step):
-    """The residuals a step of this size away."""
-    evaluate = pieces.residuals if library_of(step) is NumPy else residuals
-    return evaluate(model, add(net, size, step), batches)
-
-
-def _effect(model, net, batches, r, step, size=1):
-    """Residuals after a step, the losses of their classes, and the loss's reduction."""
-    new = _residuals_after(model, net, batches, size, step)
-    # The difference of squares, without cancellation.
-    actual = 0.5 * total(((r - new) * (r + new)).sum())
-    return new, class_losses(model, batches, new), actual
-
-
-@partial(
-    in_either_library,
-    deciding=lambda model, net, batches, r, *rest: r,
-    static=("model",),
-    largest=2**19,
-    medium=2**24,
-    static_argnames="model",
-)
-def _losses_after(model, net, batches, r, step, size):
-    return _effect(model, net, batches, r, step, size)[1:]
-
-
 # --- how far to go ------------------------------------------------------------------
 
 
-def shifts_of(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
-    """Return the search for shifts of a quadratic model, from one on."""
-    given = model, net, batches, quadratic
-    evaluate = partial(trial, *given, geodesic=geodesic, corrected=corrected)
-    return Shifts(evaluate, shift, quadratic.floor, quadratic.largest)
-
-
-def search_along(model, net, batches, quadratic, shifts):
-    """Return the best of many lengths of the step of a shift; None if none is lower."""
-    full, best = shifts.trial(), None
-    lowest = float(quadratic.losses.sum())
-    for k in range(np.finfo(shifts.dtype).nmant if full is not None else 0):
-        size = shifts.dtype(2.0**-k)
-        losses, actual = _losses_after(
-            model, net, batches, quadratic.r, full.step, size
-        )
-        if float(losses.sum()) < lowest:
-            lowest, best = float(losses.sum()), (size, losses, actual)
+def search_along(model, net, batches, quadratic, full):
+    """Return the best of many lengths of a step; None if none lowers the loss."""
+    before = lowest = float(quadratic.losses.sum())
+    best, dtype = None, quadratic.r.dtype
+    for k in range(0 if full is None else np.finfo(dtype).nmant):
+        size = dtype.type(2.0**-k)
+        step = library_of(full.step).tree_map(lambda v, size=size: size * v, full.step)
+        losses = iteration.losses_of_classes(model, _moved(net, step)[0], batches)
+        if losses.sum() < lowest:
+            lowest, gain_ratio = losses.sum(), (before - losses.sum()) / full.predicted
+            best = full._replace(step=step, losses=losses, gain_ratio=gain_ratio)
         elif best is not None:
             break
-    if best is None:
-        return None
-    size, losses, actual = best
-    library = library_of(full.step)
-    return full._replace(
-        step=library.tree_map(lambda v: size * v, full.step),
-        losses=losses,
-        loss=losses.sum(),
-        gain_ratio=actual / full.predicted,
-    )
+    return best
 
 
 DNGD = Algorithm("dngd", iteration.initial_state, step, prepare=iteration.prepare)

@@ -66,11 +66,12 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     most_iterations = int(min(solver._most_iterations(), _LARGEST_INT))
     # What the fit chooses: the network with its known functions, how much each class of
     # residuals counts, and the penalties of a plain regression.
-    chooses_layers = isinstance(solver.hidden_layer_sizes, str)
+    has_equation, sizes = solver.problem is not None, solver.hidden_layer_sizes
+    chooses_layers = isinstance(sizes, str)
     chooses_weight = isinstance(solver.observation_weight, str)
     makes_network = is_dngd and solver.network is None
-    chooses_network = makes_network and chooses_layers and solver.problem is not None
-    chooses_penalties = makes_network and chooses_weight and solver.problem is None
+    chooses_network = makes_network and chooses_layers and has_equation
+    chooses_penalties = makes_network and chooses_weight and not has_equation
     # The data.
     stages, problem = problem_sequence(solver.problem, chooses_network)
     data = checked_data(solver, problem, X, y, sample_weight, X_val, y_val, rng)
@@ -79,8 +80,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     is_free = is_free and solver.loss_weights == "auto"
     # The problem: its network and its residual classes.
     is_resumed = solver.warm_start and hasattr(solver, "_fitted")
-    plain = is_dngd and not (stages or is_resumed or observed)
-    is_eigen = False
+    plain, is_eigen = is_dngd and not (stages or is_resumed or observed), False
     if plain and problem.unknown and switches.on("pinn.eigenvalues"):
         from sklearn_gn.pinn import eigenvalues
 
@@ -90,18 +90,16 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     if chooses_network:
         wanted = method.enrichment
         wanted = NAMES if isinstance(wanted, str) else tuple(wanted or ())
-        unknown = sorted(set(wanted) - set(NAMES))
-        if unknown:
+        if unknown := sorted(set(wanted) - set(NAMES)):
             raise ValueError(
                 f"enrichment contains {unknown}: the known functions are {list(NAMES)}."
             )
         y = data.training.data if observed else None
         frame, problems = enriched(frame, problems, y, data.observed, wanted)
-    sizes = solver.hidden_layer_sizes
     if chooses_layers:
         small = chooses_network or chooses_penalties
         sizes = FIRST_WIDTHS if small else (50, 50, 50, 50)
-    elif problem is not None and solver.network is None and np.size(sizes) == 0:
+    elif has_equation and solver.network is None and np.size(sizes) == 0:
         raise ValueError(
             f"hidden_layer_sizes={sizes!r} makes a solution linear in all axes. "
             "An equation needs one hidden layer or more: give (20, 20), or 'auto'."
@@ -113,7 +111,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         untrained.layers[-1][-1] = 1  # its outputs are about one
     names = ()
     if features is None:
-        n, names = len(checked_sizes("hidden_layer_sizes", sizes)), solver.activation
+        n, names = len(untrained.layers) - 1, solver.activation
         names = (names,) * n if isinstance(names, str) else tuple(names)
         if len(names) != n:
             raise ValueError(
@@ -126,7 +124,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         names,
         features,
         untrained.extra,
-        equation=problem is not None,
+        equation=has_equation,
         observed=data.observed if observed else None,
         device=solver.device,
         of_one_size=is_free,
@@ -155,37 +153,35 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
 
         regression.fit(solver, model, start, data, seed)
         return solver
-    # The points, and what may grow.
-    growth, points, sampling = None, control.FEW_POINTS, "sobol"
-    if problem is not None:
+    # What may grow, the points, and what the weight of observations is found from.
+    growth, points, sampling, noise = None, control.FEW_POINTS, "sobol", None
+    last = windows.last_network(start)
+    if has_equation:
         given, sampling = (solver.n_interior, solver.n_boundary), solver.sampling
         finds_points = given == ("auto", "auto") and is_dngd
         if chooses_network or finds_points:
             left = math.inf if solver.max_time is None else solver.max_time
             growth = control.Rules(chooses_network, finds_points, began + left)
-            size = n_weights(windows.last_network(start))
-            points = control.points_for(model.problem.residual_classes(), size)
+            classes = model.problem.residual_classes()
+            points = control.points_for(classes, n_weights(last))
         points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
         if sampling == "auto":
             few_axes = model.problem.domain.dim <= iteration.FEW_AXES
             sampling = "residual" if growth is not None and few_axes else "sobol"
-    noise = None  # what its weight is found from, where observations find theirs
-    if problem is not None and chooses_weight and observed:
-        n_equations = model.classes[0].residual.n_outputs
-        has_functions = len(model.problem.outputs) > n_equations
-        noise = weights.observed(data.training, len(data.observed), has_functions)
+        if chooses_weight and observed:
+            n_equations = model.classes[0].residual.n_outputs
+            has_functions = len(model.problem.outputs) > n_equations
+            noise = weights.observed(data.training, len(data.observed), has_functions)
     # The fall of the loss, and the estimated error, at which the fit ends.
     least_fall, error, usual_loss = control.LEAST_FALL, 0.0, 0.0
-    if problem is None or solver.tol == 0:
+    if not has_equation or solver.tol == 0:
         least_fall = control.LEAST_FALL if solver.tol is None else solver.tol
     elif solver.tol is not None:
         error, usual_loss = solver.tol, (solver.tol / control.USUAL_SHARE) ** 2
     elif growth is None:  # all digits that the given layers and points have
         error = float(np.finfo(solver.dtype).eps)
-    elif observed:  # these are hardly ever exact to more digits
-        error = 1e-5
-    else:
-        error = 1e-7 if growth.network else 1e-4
+    else:  # with observations, a solution is hardly ever exact to more digits
+        error = 1e-5 if observed else 1e-7 if growth.network else 1e-4
     settings = iteration.PINNSettings(
         models=all_models,
         stage_ends=tuple(np.cumsum([n for _, n in stages], dtype=int)),
@@ -193,19 +189,37 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         steps=iteration.Steps(
             method, solver.damping, solver.rank, most_iterations, mesh
         ),
-        resample=None if problem is None else solver.resample,
+        resample=solver.resample if has_equation else None,
         tol=np.asarray(least_fall, solver.dtype),
         error=error,
         usual_loss=usual_loss,
         seed=np.int32(seed),
-        growth=growth,
         untrained=untrained,
+        growth=growth,
         observed=noise,
     )
-    _check_memory(settings, start, data)
+    # What a step needs has to fit into memory: a matrix; or rows of the Jacobian, a
+    # layer's at a time, and the Gramian with its factor, or its approximation.
+    n, numbers = n_weights(last), 0
+    if method.name == "ssbroyden":
+        numbers = 3 * n**2
+    elif is_dngd:
+        m = sum(points) * max(kind.residual.n_outputs for kind in model.classes)
+        m += data.training.data.size if observed else 0
+        dense = solver.rank is None and min(m, n) <= DENSE
+        numbers = 3 * min(m, n) ** 2 if dense else 2 * m * (solver.rank or RANK)
+        numbers += m * max(map(np.size, last.layers))
+    check_fits(
+        settings.dtype.itemsize * numbers,
+        "Take fewer points (n_interior, n_boundary), a smaller network, or "
+        "solver='lbfgs', which forms no matrix.",
+    )
 
     # The loop, which the loss on fresh points monitors.
     def loss_on_fresh_points(net):
+        if isinstance(net, windows.Pieces):  # infinite where they end before their time
+            total = float(np.diff((0.0, *net.stops)) @ net.losses)
+            return total if net.stops[-1] == 1 else math.inf
         # A resumed fit has the points of the seed that it began with.
         with backend.scope(solver.dtype, solver.device):
             state = run.final_state if run.log else None
@@ -215,7 +229,6 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         given = data.observed, data.single_target, data.scaling
         return Fitted(model, net, problem, *given)
 
-    has_fresh = problem is not None or data.validation is not None
     run = FitRun(
         solver,
         algorithm,
@@ -223,10 +236,10 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         settings,
         [start],
         loss_scale=1.0 if data.scaling is None else data.scaling.loss_scale,
-        val_loss=loss_on_fresh_points if has_fresh else None,
+        val_loss=loss_on_fresh_points if has_equation or data.validation else None,
         validation=data.validation,
         began=began,
-        monitor="loss" if problem is None else "val_loss",
+        monitor="val_loss" if has_equation else "loss",
     )
     solver._run(
         run,
@@ -237,7 +250,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
             solver, run, fitted(run.best_net), data.n_observations
         ),
     )
-    if problem is not None:
+    if has_equation:
         from sklearn_gn.pinn import findings
 
         findings.warn_of_doubts(solver)
@@ -270,9 +283,9 @@ def models(
     problems, names, features, extra, *, equation, observed, device, of_one_size=False
 ):
     """What is compiled for each problem of a sequence."""
-
-    def classes(problem):
-        found, data, rows = [], None, DerivativeRows()
+    found, frame = [], () if features else names
+    for problem in problems:
+        classes, data, rows = [], None, DerivativeRows()
         if observed is not None:
             data = traced_class(problem, "data", Observed(observed), 1, len(observed))
         probed = data if any(map(callable, observed or ())) else None
@@ -283,67 +296,31 @@ def models(
             kinds = problem.residual_classes()
             for kind, needed, own in zip(kinds, all_rows, sizes, strict=False):
                 kind, own = in_units(kind, own, of_one_size)
-                found.append(ClassModel(kind, needed, own))
+                classes.append(ClassModel(kind, needed, own))
             rows = rows if probed is None else all_rows[-1]
         if data is not None:  # in units of the observed outputs
             units = [k for k in observed if not callable(k)] if problem.scale else []
             units = np.array(problem.scale)[units] if units else np.ones(1)
             size = float(np.sqrt(np.mean(np.square(units))))
-            found.append(ClassModel(data, rows, size))
+            classes.append(ClassModel(data, rows, size))
         if features is not None:
-            found = [known._replace(rows=None) for known in found]
-        return tuple(found)
-
-    frame = () if features else names
-    return tuple(Model(one, frame, classes(one), features) for one in problems)
+            classes = [known._replace(rows=None) for known in classes]
+        found.append(Model(problem, frame, tuple(classes), features))
+    return tuple(found)
 
 
 def _network_of_before(solver, new):
-    """Return the network of the previous fit, for ``warm_start``."""
-    before = solver._fitted.net
+    """Return the network of the previous fit, for ``warm_start``; it may have grown."""
+    before, grows = solver._fitted.net, isinstance(solver.hidden_layer_sizes, str)
     last = windows.last_network(before)
-    ends = [
-        (len(net.layers), len(net.layers[0]), net.layers[-1].shape[1], net.extra.shape)
-        for net in (new, last)
-    ]
-    if not (isinstance(solver.hidden_layer_sizes, str) and ends[0] == ends[1]):
-        before = last
-        both = backend.leaves(last), backend.leaves(new)
-        shapes, wanted = (list(map(np.shape, leaves)) for leaves in both)
-        if shapes != wanted:
-            raise ValueError(
-                "warm_start=True continues with a network of the previous layers, "
-                f"{shapes[:-1]}, not with one of {wanted[:-1]}."
-            )
-    return backend.map_leaves(solver._cast, before)
-
-
-def _check_memory(settings, net, data):
-    """Raise a ValueError if the matrix of a step would not fit into memory."""
-    sampler, steps, net = settings.sampler, settings.steps, windows.last_network(net)
-    outputs = [known.residual.n_outputs for known in settings.models[-1].classes]
-    n_residuals, n = 0, n_weights(net)
-    if data.problem is not None:
-        n_residuals += sampler.n_interior * outputs[0]
-        n_residuals += sampler.n_boundary * max(outputs)
-    if data.training is not None:
-        n_residuals += data.training.data.size
-    if steps.solver.name == "ssbroyden":
-        numbers = 3 * n**2
-    elif steps.solver.name != "dngd":
-        return
-    else:  # rows of the Jacobian, a layer's at a time, and the matrix with its factor
-        numbers = n_residuals * max(map(np.size, net.layers))
-        small = min(n_residuals, n)
-        if steps.rank is None and small <= DENSE:
-            numbers += 3 * small**2
-        else:
-            numbers += 2 * n_residuals * (steps.rank or RANK)
-    check_fits(
-        settings.dtype.itemsize * numbers,
-        "Take fewer points (n_interior, n_boundary), a smaller network, or "
-        "solver='lbfgs', which forms no matrix.",
-    )
+    shapes, wanted = (list(map(np.shape, backend.leaves(net))) for net in (last, new))
+    ends = [(len(s), s[0][:1], s[-2][1:], s[-1]) for s in (shapes, wanted)]
+    if shapes != wanted and not (grows and ends[0] == ends[1]):
+        raise ValueError(
+            "warm_start=True continues with a network of the previous layers, "
+            f"{shapes[:-1]}, not with one of {wanted[:-1]}."
+        )
+    return backend.map_leaves(solver._cast, before if grows else last)
 
 
 # --- fitted attributes ---------------------------------------------------------------
@@ -355,9 +332,8 @@ def _set_fitted(solver, run, fitted, n_observations):
 
     state, settings, scale = run.final_state, run.options, run.loss_scale
     model, net, problem = fitted.model, windows.last_network(fitted.net), fitted.problem
-    now, in_windows = state.control, isinstance(fitted.net, windows.Pieces)
-    solver._fitted, solver.problem_ = fitted, problem
-    solver._error_estimate = None
+    now, growth = state.control, settings.growth
+    solver._fitted, solver.problem_, solver._error_estimate = fitted, problem, None
     solver.alpha_, solver.log_evidence_ = {}, math.nan
     solver.n_effective_parameters_ = math.nan
     set_layers(solver, fitted)
@@ -368,23 +344,24 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver._why_early, solver._has_settled_weight = findings.why_early(run), None
     if settings.observed is not None:
         solver._has_settled_weight = now.weighing.is_last(now.level.falls)
-    grows = settings.growth is not None and settings.growth.network
     solver._is_accurate = bool(now.estimate <= settings.error)
-    solver._may_grow = grows and not now.level.ended and control.has_room(net)
+    grows = growth is not None and growth.network and now.level.ended in ("", "time")
+    solver._may_grow = grows and control.has_room(net)
     solver._estimated_at_end, solver._solved_until = math.nan, math.inf
     solver.window_ends_ = np.zeros(0)
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
-    if in_windows:
+    if isinstance(fitted.net, windows.Pieces):
         solver.window_ends_ = fitted.net.ends(problem.domain)
         given = fitted.net, problem.domain, now.first_fresh
         solver._solved_until = findings.solved_until(*given)
     with backend.scope(solver.dtype, solver.device):
         # Losses in training, on fresh points, and of noise, which is known once the
         # weight of the observations has fallen.
-        fresh = run.val_loss(fitted.net) if run.val_loss is not None else math.nan
-        solver.fresh_loss_ = fresh * scale
+        fresh = run.progress.best.value  # of windows, with the time that they leave out
+        if not isinstance(fitted.net, windows.Pieces):
+            fresh = run.val_loss(net) if run.val_loss is not None else math.nan
         losses = iteration.losses_of_classes(model, net, state.batches)
-        solver.loss_ = float(losses.sum()) * scale
+        solver.loss_, solver.fresh_loss_ = float(losses.sum()) * scale, fresh * scale
         solver._fresh_noise = 0.0
         if now.weighing.weight != 1:
             *_, noise = iteration.fresh_losses(run.data, settings, net, state)
@@ -418,30 +395,29 @@ def _set_posterior(solver, run, fitted, n_observations):
     """Set what standard deviations and the estimated error are computed from."""
     from sklearn_gn.pinn.solution import Posterior
 
-    state, (n, n_residuals) = run.final_state, solver._sizes
+    state, model, (n, n_residuals) = run.final_state, fitted.model, solver._sizes
     sampler, seed = run.options.sampler, int(run.options.seed)
-    solver._draw_fresh = partial(sampler.fresh, fitted.model, seed)
+    solver._draw_fresh = partial(sampler.fresh, model, seed)
     solver._posterior = solver._window_points = None
     if n_residuals * n > DENSE**2:  # a Jacobian as large as the largest Gramian
         return
     points = run.data.fresh and weights.weighed(run.data.fresh, state.control.weighing)
-    batches, points = backend.to_numpy((state.batches, points))
-    if isinstance(fitted.net, windows.Pieces):
+    net, batches, points = backend.to_numpy((fitted.net, state.batches, points))
+    if isinstance(net, windows.Pieces):
         solver._window_points = points
         return
     # Rounding errors of single precision would pass for information.
-    given = backend.to_numpy(fitted.net), batches, points or batches
-    known = fitted.model, *cast(given, np.float64), n_observations
-    solver._posterior = Posterior(*known)
+    given = cast((net, batches, points or batches), np.float64)
+    known, functions = (model, *given, n_observations), None
     if fitted.problem is not None and n_observations:
         from sklearn_gn.pinn import unknown_functions as unknown
 
-        n_equations = fitted.model.classes[0].residual.n_outputs
-        functions = unknown.unknown_functions(
-            fitted.problem, fitted.observed, n_equations
-        )
-        if functions:
-            solver._posterior = unknown.FunctionPosterior(*known, functions)
+        given = fitted.problem, fitted.observed, model.classes[0].residual.n_outputs
+        functions = unknown.unknown_functions(*given)
+    if functions:
+        solver._posterior = unknown.FunctionPosterior(*known, functions)
+    else:
+        solver._posterior = Posterior(*known)
 
 
 def _set_coefficients(solver, n_observations):
@@ -457,10 +433,12 @@ def _set_coefficients(solver, n_observations):
     free = without_data(fitted.problem) if values and not n_observations else []
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:
-        found = plain(posterior.coefficient_deviations())
-        for name, size in found.items():
-            found[name] = np.where((size != 0) & (name not in free), size, np.inf)
-        deviations = plain({name: found[name] for name in values})
+        found = posterior.coefficient_deviations()
+        deviations = {name: found[name] for name in values}
+        for name, size in deviations.items():
+            known = (size != 0) & (name not in free)
+            deviations[name] = np.where(known, size, np.inf)
+    deviations = plain(deviations)
     solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
     solver._said_undetermined = free  # before the fit
     solver.coefficients_, solver.coefficients_std_ = values, deviations

@@ -24,6 +24,7 @@ from sklearn_gn.pinn.control import (
     Level,
     Sizes,
     decide,
+    points_for,
     refined,
     with_expected_seconds,
 )
@@ -70,8 +71,8 @@ class PINNSettings(NamedTuple):
     error: float  # estimated, at which the fit ends; 0: by no test
     usual_loss: float  # relative, with which it mostly comes, if it is to end there
     seed: np.int32
-    growth: Any = None  # growth.Rules, or None where sizes are given
-    untrained: Any = None  # network to measure by; None: the one to begin with
+    untrained: Any  # network to measure by
+    growth: Any = None  # control.Rules, or None where sizes are given
     observed: Any = None  # Observations, or None where their weight does not adapt
 
     @property
@@ -91,12 +92,14 @@ class PINNState(NamedTuple):
     n_draws: int = 1
     iteration: int = 0
     control: Control = Control()
-    answer: Any = None  # the networks of all windows of time, where there are some
+    next_seconds: float = 0.0  # that the next iteration will probably take
 
     @property
-    def next_seconds(self):
-        """Seconds that the next iteration will probably take."""
-        return self.control.clock.next
+    def answer(self):
+        """The solution: the network, or those of all windows of time."""
+        march, level = self.control.march, self.control.level
+        lowest = (level.before, *level.falls)[-1]
+        return self.net if march is None else march.answer(lowest, self.net)
 
 
 # --- points --------------------------------------------------------------------------
@@ -124,65 +127,53 @@ class Sampler:
         if model.classes[0].residual.name == "data":  # without an equation
             return ()
         rng = np.random.RandomState([seed, stage, number])
-        problem = model.problem
+        problem, follows = model.problem, self.method == "residual" and net is not None
         axes = problem._draw_directions(rng)
         method = "sobol" if self.method == "residual" else self.method
-        follows = net is not None and method != self.method
         source = np.random.RandomState([seed, stage, 0]) if follows else rng
         points = problem.sample(self.n_interior, self.n_boundary, source, method)
 
         def batch_of_class(known):
             kind, size = known.residual, known.size if self.in_units else 1.0
-            x, data, share = distinct(*points[kind.name])
+            x, data = points[kind.name]
+            # Points that differ, each with the number of the given ones that it is.
+            codes = row_codes(x.reshape(len(x), -1), data)  # of 100,000 axes, maybe
+            _, first, counts = np.unique(codes, return_index=True, return_counts=True)
+            order = np.argsort(first)
+            kept, share = first[order], counts[order] / len(x)
             if isinstance(kind.function, SinceBefore):  # nothing, before a window
                 data = np.zeros((len(data), kind.n_outputs))
-            weight = kind.weight / size**2 * len(x) * share
-            return batch_of(x, data, weight, self.dtype, axes)
+            weight = kind.weight / size**2 * len(kept) * share
+            return batch_of(x[kept], data[kept], weight, self.dtype, axes)
 
-        batches = tuple(map(batch_of_class, model.classes[: len(points)]))
-        if follows and number > 0:
-            own = points["interior"]
-            points["interior"] = self._moved_to_residuals(model, net, own, batches, rng)
-            batches = batch_of_class(model.classes[0]), *batches[1:]
-        return batches
+        model = model._replace(classes=model.classes[: len(points)])
+        batches = tuple(map(batch_of_class, model.classes))
+        if not (follows and number > 0):
+            return batches
+        # Every other interior point is replaced by one where residuals are large.
+        n, own = self.n_interior // 2, points["interior"]
+        x = problem.domain.sample(_POOL * n, rng, "sobol")
+        pool = type(own)(problem._all_points(x[:, None]), x[:, :0])
+        candidates = batch_of(*pool, 1.0, self.dtype, axes)
+        r = pieces.residuals(model, net, (candidates, *batches[1:]), batches)
+        rows = r[: len(x) * model.classes[0].residual.n_outputs].reshape(len(x), -1)
+        square = np.sum(np.square(rows, dtype=float), axis=1)
+        if not 0 < square.sum() < np.inf or np.count_nonzero(square) < n:
+            return batches
+        chosen = rng.choice(len(square), n, replace=False, p=square / square.sum())
+        both = zip(own, pool, strict=True)
+        both = (np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in both)
+        points["interior"] = type(own)(*both)
+        return batch_of_class(model.classes[0]), *batches[1:]
 
     def fresh(self, model, seed, times=1):
         """Draw more points, which no fit trains on, or so many times as many."""
         few = model.problem.domain.dim <= FEW_AXES
         least = LEAST_POINTS if few else Sizes(0, 0)
-        times *= _FRESH_SHARE
-        larger = replace(
-            self,
-            n_interior=times * max(self.n_interior, least.n_interior),
-            n_boundary=times * max(self.n_boundary, least.n_boundary),
-        )
+        both = zip((self.n_interior, self.n_boundary), least, strict=True)
+        sizes = (times * _FRESH_SHARE * max(own) for own in both)
+        larger = replace(self, **Sizes(*sizes)._asdict())
         return larger.draw(model, seed, 0, _FRESH)
-
-    def _moved_to_residuals(self, model, net, points, batches, rng):
-        """Replace every other point by one drawn where residuals are large."""
-        n, problem = self.n_interior // 2, model.problem
-        x = problem.domain.sample(_POOL * n, rng, "sobol")
-        pool = type(points)(problem._all_points(x[:, None]), x[:, :0])
-        candidates = batch_of(*pool, 1.0, self.dtype, batches[0].axes)
-        model = model._replace(classes=model.classes[: len(batches)])
-        r = pieces.residuals(model, net, (candidates, *batches[1:]), batches)
-        n_rows = len(x) * model.classes[0].residual.n_outputs
-        rows = r[:n_rows].reshape(len(x), -1)
-        square = np.sum(np.square(rows, dtype=float), axis=1)
-        if not 0 < square.sum() < np.inf or np.count_nonzero(square) < n:
-            return points
-        chosen = rng.choice(len(square), n, replace=False, p=square / square.sum())
-        pairs = zip(points, pool, strict=True)
-        both = (np.concatenate([kept[: len(kept) - n], a[chosen]]) for kept, a in pairs)
-        return type(points)(*both)
-
-
-def distinct(x, data):
-    """Points that differ, with the share of the given ones that each stands for."""
-    codes = row_codes(x.reshape(len(x), -1), data)  # rows may have 100,000 numbers
-    _, first, counts = np.unique(codes, return_index=True, return_counts=True)
-    order = np.argsort(first)
-    return x[first[order]], data[first[order]], counts[order] / len(x)
 
 
 def batch_of(x, data, weight, dtype, axes=None):
@@ -209,12 +200,9 @@ def prepare(observations, settings):
     if model.problem.exact is not None:
         from sklearn_gn.pinn import solution
 
-        rng = np.random.RandomState(seed)
-        n, *exact = solution.reference(model.problem, rng)
-        if len(exact[0]) > n:
-            chosen = np.sort(rng.permutation(len(exact[0]))[:n])
-            exact = [a[chosen] for a in exact]
-        exact = tuple(a.astype(settings.dtype) for a in exact)
+        n, *exact = solution.reference(model.problem, np.random.RandomState(seed))
+        every = -(-len(exact[0]) // n)  # of a computed solution there may be more
+        exact = tuple(a[::every].astype(settings.dtype) for a in exact)
     points = training, fresh, exact
     if settings.steps.mesh is None:
         points = jax.device_put(points)
@@ -224,55 +212,51 @@ def prepare(observations, settings):
 # --- the state, from one iteration to the next ---------------------------------------
 
 
-def initial_state(points, net, settings, memory=None):
+def initial_state(points, net, settings):
     """Return the state at the start, on the first points."""
-    model, march = settings.models[0], None
-    if windows.possible(model):
+    model, march, level = settings.models[0], None, Level()
+    if isinstance(model.classes[-1].residual.function, SinceBefore):
         march = windows.TimeMarching()
         if isinstance(net, windows.Pieces):
-            march = windows.marches(net)[-1]
-            fresh = windows.within(model, points.fresh, march)
+            march, level = windows.marches(net)[-1], Level(before=net.losses[-1])
             net = net.nets[-1]
-            march = march._replace(fresh=jax.device_put(fresh))
     net = jax.device_put(net)
-    clock, sampler = Clock(changed=time.perf_counter()), settings.sampler
-    level = Level(Sizes(sampler.n_interior, sampler.n_boundary))
-    control = Control(level=level, march=march, clock=clock)
+    clock = Clock(changed=time.perf_counter())
+    control = Control(march=march, level=level, clock=clock)
     batches = _draw(points, settings, 0, 0, net, control)
     placed = on_devices(batches, settings)
-    loss, share = losses_of_classes(model, net, placed).sum(), 1.0
-    untrained = net if settings.untrained is None else settings.untrained
-    if math.isnan(loss):
-        check_is_defined(model, net, batches)
-    if not math.isfinite(loss):  # an exponential overflows far from the given values
-        *hidden, last = map(np.asarray, net.layers)
-        middle = np.resize(level_of_outputs(model.problem), last.shape[1])
-        level_alone = np.vstack([0 * last[:-1], middle]).astype(last.dtype)
-    while not math.isfinite(loss) and share > 0:
+    untrained = settings.untrained
+    share, (*hidden, last) = 1.0, map(np.asarray, net.layers)
+    # An exponential may overflow far from the given values.
+    while not math.isfinite(loss := losses_of_classes(model, net, placed).sum()):
+        if share == 0 or (share == 1 and math.isnan(loss)):
+            check_is_defined(model, net, batches)
+        if share == 0:
+            break
+        if share == 1:
+            level = np.zeros_like(last)
+            level[-1] = np.resize(level_of_outputs(model.problem), last.shape[1])
         share = share / 2 if share > np.finfo(last.dtype).eps else 0.0
-        layers = (*hidden, share * last + level_alone)
+        layers = (*hidden, share * last + level)
         untrained = net = jax.device_put(net._replace(layers=layers))
-        loss = losses_of_classes(model, net, placed).sum()
-    if not math.isfinite(loss):
-        check_is_defined(model, net, batches)
-    state = PINNState(net, float(loss), batches, memory, control=control)
+    state = PINNState(net, float(loss), batches, control=control)
     first, of_classes = losses_of_no_solution(points, settings, untrained, state)
-    return state._replace(
-        control=control._replace(first_fresh=first, first_classes=of_classes),
-        answer=None if march is None else march.answer(math.inf, net),
-    )
+    control = control._replace(first_fresh=first, first_classes=of_classes)
+    return state._replace(control=control)
 
 
 def with_due_points(points, state, settings):
     """Return the state with the next problem, size or points, where it is time."""
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     state, is_other = refined(points, state, settings)
-    every, due = settings.resample, is_other or stage != state.stage
-    if not due and every == "drift":
+    every = settings.resample
+    if is_other or stage != state.stage:
+        due = True
+    elif every == "drift":
         fresh = fresh_losses(points, settings, state.net, state).sum()
         due = fresh > 2 * state.loss
-    elif not due and every is not None:
-        due = state.iteration > 0 and state.iteration % every == 0
+    else:
+        due = every and state.iteration > 0 and state.iteration % every == 0
     if not due:
         return state
     batches = _draw(points, settings, stage, state.n_draws, state.net, state.control)
@@ -282,8 +266,10 @@ def with_due_points(points, state, settings):
 
 def _draw(points, settings, stage, number, net, control):
     """Points to train on."""
-    model, march = settings.models[stage], control.march
-    sampler = replace(settings.sampler, **control.level.sizes._asdict())
+    model, march, sampler = settings.models[stage], control.march, settings.sampler
+    if settings.growth is not None and settings.growth.points:
+        given = model.problem.residual_classes(), n_weights(net), control.level.times
+        sampler = replace(sampler, **points_for(*given)._asdict())
     in_window = march is not None and march.active
     # The points of a window are those of all time, moved: they do not follow residuals.
     followed = None if in_window else net
@@ -310,17 +296,11 @@ def finish_iteration(points, state, settings, step):
     """Return state and report of an iteration, for the state after its step."""
     model, march = settings.models[state.stage], state.control.march
     # The losses of the network after the step.
-    if march is not None and march.active:
-        batches = on_devices(march.fresh, settings)
-        of_classes = losses_of_classes(model, state.net, batches, state.batches)
-    else:
-        of_classes = fresh_losses(points, settings, state.net, state)
+    fresh = points._replace(fresh=windows.within(model, points.fresh, march))
+    of_classes = fresh_losses(fresh, settings, state.net, state)
     # What comes next.
     control, stop = decide(points, state, settings, step, of_classes)
     state, march = state._replace(control=control), control.march
-    if march is not None:
-        lowest = (math.inf, *control.level.falls)[-1]
-        state = state._replace(answer=march.answer(lowest, state.net))
     # What the log holds beside that of all solvers.
     extra = {
         f"loss_{kind.residual.name}": float(value)
@@ -333,14 +313,12 @@ def finish_iteration(points, state, settings, step):
         from sklearn_gn.pinn import solution
 
         last, (x, exact) = settings.models[-1], points.reference
-        answer = state.net if march is None else state.answer
-        values = np.asarray(windows.at_points(solution.values, last, answer, x))
+        values = np.asarray(windows.at_points(solution.values, last, state.answer, x))
         found = solution.relative_errors(last.problem, values, np.asarray(exact))
         extra["relative_error"] = float(found[0])
     fresh = float(of_classes.sum())
     if not math.isnan(fresh):
-        so_far = windows.loss_so_far(march, fresh, control.first_fresh)
-        extra["val_loss"] = so_far
+        extra["val_loss"] = windows.loss_so_far(march, fresh, control.first_fresh)
     if settings.observed is not None:
         extra["observation_weight"] = control.weighing.weight
     state = state._replace(loss=step.report.loss, iteration=state.iteration + 1)
@@ -360,11 +338,8 @@ def fresh_losses(points, settings, net, state=None):
         fresh = observation_weight.weighed(fresh, state.control.weighing)
         if state.stage + 1 == len(settings.models):
             like = state.batches
-
-    def losses(model, net, batches):
-        return losses_of_classes(model, net, on_devices(batches, settings), like)
-
-    return windows.total(losses, settings.models[-1], net, fresh)
+    fresh = on_devices(fresh, settings)
+    return losses_of_classes(settings.models[-1], net, fresh, like)
 
 
 def losses_of_no_solution(points, settings, untrained, state):

@@ -15,7 +15,7 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.devices import by_rows
-from sklearn_gn.arrays.trees import KeptWithArrays, dimension
+from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import residuals as of_points
@@ -26,8 +26,6 @@ _BITS = 5  # leading ones of the numbers of points
 # Numbers in a Jacobian that is multiplied out. Beyond, the products of several threads
 # are worth seconds of compilation.
 SMALL_JACOBIAN = 2**25
-
-_kept = KeptWithArrays()  # points of pieces
 
 
 def serve(batches):
@@ -51,29 +49,16 @@ def cut(classes, batches, like=None):
     lengths = [-(-n // step) * step for n, step in zip(shares, steps, strict=True)]
     if lengths == [len(batch.x) for batch in batches]:
         return [batches]
-    pairs = list(zip(batches, lengths, strict=True))
-    count = max(-(-len(batch.x) // length) for batch, length in pairs if length)
-    return [
-        tuple(_rows(batch, k * length, (k + 1) * length) for batch, length in pairs)
-        for k in range(count)
-    ]
-
-
-def _rows(batch, start, stop):
-    """Points of a class, filled up by its last one."""
-    n, scale = len(batch.x), np.asarray(batch.scale)
-    rows, missing = slice(start, stop), max(stop - max(n, start), 0)
-    if missing:
-        rows = np.minimum(np.arange(start, stop), n - 1)
-
-    def taken(array):
-        return _kept.get(
-            array, (start, stop), lambda: np.array(np.asarray(array)[rows])
-        )
-
-    own = np.zeros(stop - start, scale.dtype)
-    own[: stop - start - missing] = scale[start:stop]
-    return batch._replace(x=taken(batch.x), data=taken(batch.data), scale=own)
+    pairs, found = list(zip(batches, lengths, strict=True)), []
+    for k in range(max(-(-len(batch.x) // n) for batch, n in pairs if n)):
+        piece = []
+        for batch, length in pairs:  # filled up by its last point
+            rows, n = np.arange(k * length, (k + 1) * length), len(batch.x)
+            x, data, scale = (np.asarray(a)[np.minimum(rows, n - 1)] for a in batch[:3])
+            scale = np.where(rows < n, scale, 0)
+            piece.append(batch._replace(x=x, data=data, scale=scale))
+        found.append(tuple(piece))
+    return found
 
 
 # --- what is computed of them --------------------------------------------------------
@@ -106,11 +91,7 @@ def linear_system(model, net, batches):
     if not (is_small and serve(batches)):
         return net, batches, *compiled_jacobian(model, net, batches)
     r, parts = jacobian(model, net, batches)
-    net, scales = backend.views((net, [batch.scale for batch in batches]))
-    # The points stay the objects that they are, of which pieces are kept.
-    pairs = zip(batches, scales, strict=True)
-    batches = tuple(batch._replace(scale=scale) for batch, scale in pairs)
-    return net, batches, r, operators.multiplied_out(parts)
+    return *backend.views((net, batches)), r, operators.multiplied_out(parts)
 
 
 # Compiled apart from what uses it: products that read the factors many times over would

@@ -134,16 +134,14 @@ class Posterior(StoredWithoutCaches):
             inverse = PseudoInverse.of(np.hstack([part.dense, part.extra]))
             ends = np.cumsum(residual_counts(model.classes, fresh))
             fresh_r = np.split(pieces.residuals(model, self.net, fresh), ends[:-1])
-            found, start, left = [], 0, np.ones(1)
-            for k, (kind, batch) in enumerate(
-                zip(model.classes, self.batches, strict=True)
-            ):
-                q = kind.residual.n_outputs
-                rows = slice(start, start + q * len(batch.x))
-                start = rows.stop
+            found, stop, left = [], 0, np.ones(1)
+            each = zip(model.classes, self.batches, fresh_r, strict=True)
+            for kind, batch, own in each:
+                q, n = kind.residual.n_outputs, len(batch.x)
+                rows = slice(stop, stop + q * n)
+                stop = rows.stop
                 if kind.residual.name != "data":
-                    size = safe_norm(fresh_r[k], -1) / math.sqrt(q * len(batch.x))
-                    found.append(np.full(q * len(batch.x), size))
+                    found.append(np.full(q * n, safe_norm(own, -1) / math.sqrt(q * n)))
                     continue
                 # Unweighted misfits have the variance |r|^2 / |scale|^2. A weight w of
                 # the row, that of c observations, makes it w / c, the same for all.

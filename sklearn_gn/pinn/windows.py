@@ -31,9 +31,8 @@ would otherwise rather have another start.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from sklearn_gn import _switches as switches
@@ -68,7 +67,6 @@ class TimeMarching(NamedTuple):
     start: float = 0.0  # of the present window, as shares of the interval
     stop: float = 1.0
     done: Pieces = Pieces()  # the windows before
-    fresh: Any = None  # fresh points of the window; None: those of the fit
     next_stop: float | None = None  # end of a new window, before the next iteration
     ended: bool = False  # whether the last window is solved, or cannot be
     uncut: float = math.inf  # lowest fresh loss before the cut, of no solution
@@ -124,11 +122,6 @@ def with_windows(model, observed):
         residual = residual._replace(function=SinceBefore(residual.function))
         moved.append(known._replace(residual=residual))
     return model._replace(classes=tuple(moved))
-
-
-def possible(model):
-    """Whether the time of a model can be cut."""
-    return any(isinstance(c.residual.function, SinceBefore) for c in model.classes)
 
 
 # --- points of a window --------------------------------------------------------------
@@ -214,8 +207,9 @@ def moved_on(march, loss, model, net, fresh_points, rng):
     last = np.array(last)
     last[-1] += value - np.asarray(network_values(model, net, start))[0]
     net = net._replace(layers=(*hidden, last))
-    fresh, unit = within(model, fresh_points, new), 0.0
+    unit = 0.0
     if new.done.nets:
+        fresh = within(model, fresh_points, new)
         last = np.zeros_like(last)
         last[-1] = value
         constant = net._replace(layers=(*hidden, last))
@@ -223,7 +217,7 @@ def moved_on(march, loss, model, net, fresh_points, rng):
         rows = np.asarray(rows, np.float64)
         loss = 0.5 * np.sum((np.asarray(fresh[0].scale)[:, None] * rows) ** 2)
         unit = float(loss) if math.isfinite(loss) else 0.0  # of the equation alone
-    return new._replace(fresh=jax.device_put(fresh), uncut=march.uncut, unit=unit), net
+    return new._replace(uncut=march.uncut, unit=unit), net
 
 
 def with_time(net, march, back=False):
@@ -262,20 +256,6 @@ def at_points(function, model, solution, x):
     ends = solution.ends(model.problem.domain)[:-1]
     number = np.searchsorted(ends, np.asarray(x)[:, 0])
     return np.stack(found)[number, np.arange(len(number))]
-
-
-def total(loss, model, solution, batches):
-    """A loss ``loss(model, net, batches)`` of a solution, by its windows."""
-    if not isinstance(solution, Pieces):
-        return loss(model, solution, batches)
-    ends = solution.ends(model.problem.domain)[:-1]
-    numbers = [np.searchsorted(ends, np.asarray(b.x)[:, 0, 0]) for b in batches]
-    found = 0.0
-    for k, net in enumerate(solution.nets):
-        pairs = zip(batches, numbers, strict=True)
-        own = (b._replace(scale=np.asarray(b.scale) * (n == k)) for b, n in pairs)
-        found = found + loss(model, net, tuple(own))
-    return found
 
 
 def loss_so_far(march, fresh, first):

@@ -15,7 +15,7 @@ from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.networks import MLP
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.first_order import ssbroyden
-from sklearn_gn.optim.radius_search import Region, longest_trusted
+from sklearn_gn.optim.radius_search import Region, Shifts, longest_trusted
 from sklearn_gn.pde import (
     Box,
     Dirichlet,
@@ -389,7 +389,8 @@ def updated_in_region(model, params, batches, radius, shift=np.nan, rank=None):
     system = pieces.linear_system(model, params, batches)
     quadratic = dngd.quadratic_model(model, *system, rank=rank)
     region = Region(np.float64(radius), np.float64(shift))
-    shifts = dngd.shifts_of(model, *system[:2], quadratic, shift, geodesic=False)
+    evaluate = partial(dngd.trial, model, *system[:2], quadratic, geodesic=False)
+    shifts = Shifts(evaluate, shift, quadratic.floor, quadratic.largest)
     return longest_trusted(shifts, region, float(quadratic.losses.sum()))
 
 

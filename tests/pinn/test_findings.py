@@ -322,7 +322,7 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
         ({"iteration": 4}, 50.0),  # another precision
         ({"next": "network"}, 50.0),
         # One that has compiled for a larger network says little.
-        ({"level": control.Level(control.Sizes(1, 1), falls=(1.0,))}, 0.3),
+        ({"level": control.Level(falls=(1.0,))}, 0.3),
     ],
 )
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):

@@ -6,9 +6,10 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.pde import Box, Dirichlet, Problem, d
+from sklearn_gn.pde import Box, Dirichlet, Neumann, Problem, d
 from sklearn_gn.pinn import control, error_estimate, fitting
 from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.iteration import Sampler
@@ -73,22 +74,20 @@ def test_a_network_that_is_not_accurate_grows_after_all(
 )
 def test_points_grow_where_the_layers_are_given(widths, sizes):
     net = start_parameters(np.random.RandomState(0), (1, *widths, 1), ())
-    rules, classes = control.Rules(False, True), EQUATION.residual_classes()
-    level = control.Level(control.points_for(classes, n_weights(net)))
-    for expected, larger in itertools.pairwise(sizes):
-        assert level.sizes == expected
-        level = level._replace(falls=(1e-3,) * 13)
-        now = Control(1.0, level=level)
-        found = control.what_is_missing(now, rules, 1e-5, 1e-3, net)
+    rules = control.Rules(network=False, points=True)
+    kinds = tuple(ClassModel(kind, None) for kind in EQUATION.residual_classes())
+    model = Model(EQUATION, ("tanh",), kinds)
+    for k, (expected, larger) in enumerate(itertools.pairwise(sizes)):
+        classes = EQUATION.residual_classes()
+        assert control.points_for(classes, n_weights(net), 2**k) == expected
+        now = Control(1.0, level=control.Level(2**k, (1e-3,) * 13))
+        found = control.what_is_missing(now, model, rules, 1e-5, 1e-3, net)
         assert found == ("end" if larger == expected else "points")
-        if found == "points":
-            level, same = control.grown(level, found, rules, classes, net, None)
-            assert same is net
 
 
 def test_a_default_fit_grows_and_solves_the_equation(monkeypatch):
     # It grows whenever it may.
-    monkeypatch.setattr(control, "is_flat", lambda falls, _: len(falls) > 3)
+    monkeypatch.setattr(control, "is_flat", lambda falls, *_: len(falls) > 3)
     monkeypatch.setattr(control, "MOST_WEIGHTS", 200)
     monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     solver = PINNSolver(EQUATION, random_state=0, max_iter=24, tol=0)
@@ -145,3 +144,14 @@ def test_a_fit_ends_at_the_error_that_is_asked_for(tol, dtype):
     errors = solver.convergence_log_["relative_error"]
     # It does not go on for long, as each digit takes a few iterations.
     assert np.count_nonzero(errors < tol / 10) <= 3
+
+
+def test_a_statement_that_contradicts_itself_ends_soon():
+    """No points and no neurons help where values and slopes at the ends exclude all."""
+    conditions = [Dirichlet(0.0), Neumann(0.3)]
+    equation = Problem(EQUATION.residual, Box(x=(0, 1)), conditions)
+    solver = PINNSolver(equation, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="need at most 2"):
+        solver.fit()
+    assert solver.stop_reason_ == "stalled"
+    assert solver.n_iter_ < 60
