@@ -103,12 +103,34 @@ class Network:
     """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor parameters by name; ``deep`` has no effect."""
+        """Return the constructor parameters and their values.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Without effect; scikit-learn passes it.
+
+        Returns
+        -------
+        dict
+            By name.
+        """
         del deep
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: Any) -> Self:
-        """Change constructor parameters, and return the network."""
+        """Change constructor parameters.
+
+        Parameters
+        ----------
+        **params : dict
+            Names and new values.
+
+        Returns
+        -------
+        Network
+            The network itself.
+        """
         names = list(self.get_params())
         for name, value in params.items():
             if name not in names:

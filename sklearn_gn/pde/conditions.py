@@ -255,8 +255,14 @@ class Neumann(_Values):
 
     Parameters
     ----------
-    value, on, outputs, weight, name, n_points : optional
-        As for :class:`Dirichlet`; your own points need normals.
+    value : float, array or callable
+        As for :class:`Dirichlet`.
+    on : str, tuple of str, callable, array or Domain, default="boundary"
+        As for :class:`Condition`; your own points need normals.
+    outputs : str, int or tuple of these, default=None
+        The outputs to which the condition applies. If None, all of them.
+    weight, name, n_points : float, str and int
+        As for :class:`Condition`; keyword only.
     """
 
     value: float | tuple | Callable
@@ -275,8 +281,12 @@ class Robin(_Values):
     ----------
     a, b, value : float, array or callable
         Each as the value of :class:`Dirichlet`.
-    on, outputs, weight, name, n_points : optional
-        As for :class:`Dirichlet`; your own points need normals.
+    on : str, tuple of str, callable, array or Domain, default="boundary"
+        As for :class:`Condition`; your own points need normals.
+    outputs : str, int or tuple of these, default=None
+        The outputs to which the condition applies. If None, all of them.
+    weight, name, n_points : float, str and int
+        As for :class:`Condition`; keyword only.
     """
 
     a: float | tuple | Callable
@@ -299,8 +309,10 @@ class Initial(_Values):
 
     Parameters
     ----------
-    value, outputs : optional
+    value : float, array or callable
         As for :class:`Dirichlet`.
+    outputs : str, int or tuple of these, default=None
+        The outputs to which the condition applies. If None, all of them.
     order : int, default=0
         Order of the derivative in time that has these values: 1 for a velocity.
     weight, name, n_points : float, str and int

@@ -203,8 +203,21 @@ class Domain:
     ) -> tuple[Array, Array]:
         """Draw n points of the boundary of space, at all times; see :func:`draw`.
 
-        Points (n, d) have the same density on all faces; normals (n, d) are outward, of
-        length one, and zero along time.
+        Parameters
+        ----------
+        n : int
+            Number of points.
+        rng : numpy.random.RandomState
+            Source of the random numbers.
+        method : {"sobol", "halton", "uniform"}, default="sobol"
+            Sequence of the points.
+
+        Returns
+        -------
+        points : ndarray of shape (n, d)
+            Points of the same density on all faces.
+        normals : ndarray of shape (n, d)
+            Outward, of length one, zero along time.
         """
         return draw(self.boundary(), n, rng, method)
 

@@ -378,9 +378,23 @@ class Problem:
     def sample(
         self, n_interior: int, n_boundary: int, rng: RandomState, method: str = "sobol"
     ) -> dict[str, Points]:
-        """Draw points by the names of the residual classes, in their order.
+        """Draw points for all residual classes.
 
-        Conditions without an own number share ``n_boundary`` in equal parts.
+        Parameters
+        ----------
+        n_interior : int
+            Number of points inside.
+        n_boundary : int
+            Shared in equal parts by the conditions that do not have their own number.
+        rng : RandomState
+            Source of the random numbers.
+        method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
+
+        Returns
+        -------
+        dict of Points
+            By the name of the class, in the order of ``residual_classes``.
         """
         counts = {name: c.own_number for name, c in self._named_conditions.items()}
         sharing = [name for name, count in counts.items() if count is None]
@@ -414,7 +428,18 @@ class Problem:
     # --- the exact solution -----------------------------------------------------------
 
     def exact_values(self, X: Array) -> Array:
-        """The exact solution (n, q) at points (n, d), NaN where it is not known."""
+        """The exact solution at points.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d)
+            Points.
+
+        Returns
+        -------
+        ndarray of shape (n, q)
+            NaN where a component is not known.
+        """
         X = np.asarray(X, dtype=float)
         if self.exact is None:
             raise ValueError("exact=None: the problem has no exact solution.")
@@ -429,9 +454,23 @@ class Problem:
     def reference(
         self, n_points: int, rng: RandomState, method: str = "sobol"
     ) -> tuple[Array, Array]:
-        """Points (n, d) with the exact solution (n, q) there.
+        """Points with the exact solution there.
 
-        A reference brings its own points; otherwise ``n_points`` are drawn.
+        Parameters
+        ----------
+        n_points : int
+            Points to draw; without effect where a reference brings its own.
+        rng : RandomState
+            Source of the random numbers.
+        method : {"sobol", "halton", "uniform"}, default="sobol"
+            How the points are drawn.
+
+        Returns
+        -------
+        points : ndarray of shape (n, d)
+            Points of the domain, or of the reference.
+        values : ndarray of shape (n, q)
+            Solution there.
         """
         if self.exact is not None and is_reference(self.exact):
             return np.array(self.exact.points), np.array(self.exact.values)
@@ -443,13 +482,24 @@ class Problem:
     def check(self) -> None:
         """Find mistakes before anything large is compiled.
 
-        It evaluates the statement at a few points with smooth fields. A ValueError
-        names the argument or condition of wrong names and shapes, parts of the boundary
-        without points, residuals that are not finite or do not depend on the field
-        (with up to 1000 axes), and equations that contradict each other. What may be
-        meant is a warning: more equations than outputs, values that disagree where
-        parts of the boundary or the start of time meet, and a pure Neumann problem of
-        the Laplacian whose source and slopes do not cancel out.
+        It evaluates the statement at a few points with smooth fields, and finds wrong
+        names and shapes, parts of the boundary without points, residuals that are not
+        finite or do not depend on the field (with up to 1000 axes), and equations that
+        contradict each other.
+
+        Raises
+        ------
+        ValueError
+            If there is a mistake. The message names the argument or condition.
+
+        Warns
+        -----
+        UserWarning
+            If there are more equations than outputs, if values contradict each other
+            where two parts of the boundary meet, or the boundary and the start of
+            time (unless the default network of :class:`PINNSolver` has functions for
+            it), or if the source and the slopes of a pure Neumann problem of the
+            Laplacian do not cancel out.
         """
         check_problem(self)
 

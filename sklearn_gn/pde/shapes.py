@@ -74,7 +74,19 @@ class Box(Domain):
 
     @classmethod
     def unit(cls, dim: int, time: tuple[float, float] | None = None) -> "Box":
-        """The unit cube with the axes x1, x2, ..., and t for an interval of time."""
+        """The unit cube, with axes x1, x2, ...
+
+        Parameters
+        ----------
+        dim : int
+            Number of axes of space.
+        time : tuple of two floats, default=None
+            Interval of time, the last axis "t". If None, there is no time.
+
+        Returns
+        -------
+        Box
+        """
         intervals: dict[str, Any] = {f"x{i + 1}": (0.0, 1.0) for i in range(dim)}
         if time is not None:
             intervals["t"] = time

@@ -160,6 +160,12 @@ class BreakpointDisplay(Display):
         -------
         display : BreakpointDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If there are more than two features, or if X, y or target do not fit the
+            estimator.
         """
         hyperplanes = fitted_attribute(estimator, "hyperplanes_", DRAW_BROKEN_LINES)
         if estimator.n_features_in_ > 2:

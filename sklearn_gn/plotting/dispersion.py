@@ -109,6 +109,11 @@ class DispersionDisplay(Display):
         -------
         display : DispersionDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If the estimator gives no probabilities, or if y does not fit to it or to X.
         """
         what = "DispersionDisplay draws classifiers."
         classes = fitted_attribute(estimator, "classes_", what)

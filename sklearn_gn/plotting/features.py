@@ -169,6 +169,12 @@ class FeatureDisplay(Display):
         -------
         display : FeatureDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If the last hidden layer does not have two units, if the estimator is of
+            another kind, or if an iteration is negative.
         """
         wanted = sorted(set(iterations))
         if not wanted or wanted[0] < 0:

@@ -152,6 +152,12 @@ class RelevanceDisplay(Display):
         -------
         display : RelevanceDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If the estimator is a classifier, whose predictions have no size, or has no
+            target of that number.
         """
         check_is_fitted(estimator)
         if is_classifier(estimator):

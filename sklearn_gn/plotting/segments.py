@@ -184,6 +184,12 @@ class SegmentsDisplay(Display):
         -------
         display : SegmentsDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If X or y do not fit the estimator, if it does not break in ``feature``, or
+            if ``residuals=True`` without y.
         """
         fitted_attribute(estimator, "breakpoint_interval_", DRAW_BROKEN_LINES)
         if residuals and y is None:

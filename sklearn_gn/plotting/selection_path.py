@@ -100,6 +100,11 @@ class SelectionPathDisplay(Display):
         -------
         display : SelectionPathDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no path, or its path has no criterion.
         """
         path = fitted_attribute(estimator, "selection_path_")
         given = [name for name in _LABELS if name in path]

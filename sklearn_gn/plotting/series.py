@@ -160,6 +160,12 @@ class SeriesDisplay(Display):
         -------
         display : SeriesDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If a column or a series is missing, or if data are given without ``target``
+            and ``feature``.
         """
         if group not in table.columns:
             raise ValueError(f"group={group!r} is not a column of the table.")

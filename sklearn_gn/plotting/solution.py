@@ -295,6 +295,12 @@ class SolutionDisplay(Display):
         -------
         display : SolutionDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no problem, if an axis or an output is unknown, or if
+            no point of the slice is in the domain.
         """
         check_is_fitted(estimator)
         problem = getattr(estimator, "problem_", None)

@@ -268,6 +268,12 @@ class SurrogateDisplay(Display):
         -------
         display : SurrogateDisplay
             What is drawn.
+
+        Raises
+        ------
+        ValueError
+            If there is a single output, or if Y, samples, positions or shape do not
+            fit.
         """
         names = getattr(Y, "columns", None)
         true = check_array(Y, dtype=np.float64, input_name="Y", ensure_2d=False)
