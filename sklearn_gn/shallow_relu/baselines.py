@@ -158,11 +158,6 @@ def _kronecker_solve(left, right, gradient, damping):
 # --- BFGS ----------------------------------------------------------------------------
 
 
-def bfgs_start(net, _):
-    """The identity for the inverse of the approximate Hessian."""
-    return jnp.eye(sum(p.size for p in trainable(net)), dtype=net.coef.dtype)
-
-
 def bfgs_update(net, inverse_hessian, rows, options):
     """One BFGS step; the line search (strong Wolfe) is optax's."""
     x, unravel = ravel_pytree(trainable(net))
@@ -199,11 +194,6 @@ def bfgs_update(net, inverse_hessian, rows, options):
 # --- Adam ----------------------------------------------------------------------------
 
 
-def adam_start(net, _):
-    """Optax's moments, and the number of steps."""
-    return first_order.start("adam", trainable(net)), jnp.int32(0)
-
-
 def adam_update(net, memory, rows, options):
     """One update on all rows; the rate is halved ten times over ``max_iter``."""
     moments, count = memory
@@ -225,7 +215,15 @@ def adam_update(net, memory, rows, options):
 METHODS = {
     "lm": tuple(partial(f, hidden_only=False) for f in (lm_start, lm_update)),
     "lm_hidden": tuple(partial(f, hidden_only=True) for f in (lm_start, lm_update)),
-    "kfra": (lambda net, rows: (), kfra_update),
-    "bfgs": (bfgs_start, bfgs_update),
-    "adam": (adam_start, adam_update),
+    "kfra": (lambda net, _: (), kfra_update),
+    "bfgs": (  # from the identity for the inverse of the approximate Hessian
+        lambda net, _: jnp.eye(
+            sum(map(jnp.size, trainable(net))), dtype=net.coef.dtype
+        ),
+        bfgs_update,
+    ),
+    "adam": (  # from Optax's moments, and the number of steps
+        lambda net, _: (first_order.start("adam", trainable(net)), jnp.int32(0)),
+        adam_update,
+    ),
 }

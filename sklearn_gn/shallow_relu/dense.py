@@ -28,6 +28,7 @@ from sklearn_gn.arrays.collectives import AXIS, all_rows, n_devices, total
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
 from sklearn_gn.linalg.factors import singular_triplets
 from sklearn_gn.linalg.least_squares import filter_factors, triangular_factor
+from sklearn_gn.optim.globalisation import Nielsen
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.segmented.search import PATIENCE
 from sklearn_gn.shallow_relu import baselines, sggn
@@ -73,7 +74,10 @@ class Method(NamedTuple):
     update: Any  # from network, memory, rows and options to an Update
 
 
-JOINT = Method(sggn.joint_start, sggn.joint_update)
+# What it remembers is the shift, relative to the largest eigenvalue.
+JOINT = Method(
+    lambda net, _: Nielsen.start(jnp.ones((), net.coef.dtype)), sggn.joint_update
+)
 
 
 class SearchState(NamedTuple):

@@ -468,8 +468,7 @@ class ShallowReLURegressor(
             setattr(self, name, value)
 
     def _share_of_linear(self):
-        by_evidence = self.alpha_method_ != "fixed"
-        return float(by_evidence and len(self.hyperplanes_) == 0)
+        return float(self.alpha_method_ != "fixed" and len(self.hyperplanes_) == 0)
 
     # -- predictions, from fitted state only ------------------------------------------
 
@@ -504,8 +503,15 @@ class ShallowReLURegressor(
             return self._noise_of_rows and self._noise_of_rows.get()
 
     def __getstate__(self):
-        self._noise_scale  # noqa: B018 - a saved model leaves the rows behind
+        if hasattr(self, "_spectrum"):  # a saved model leaves the rows behind
+            self._noise_scale, self.gram_spectrum_  # noqa: B018
         return super().__getstate__()
+
+    @property
+    def gram_spectrum_(self) -> Array:
+        """Eigenvalues of the layer Gauss-Newton matrix, from the first access on."""
+        with backend.one_blas_thread():
+            return self._spectrum.get()
 
     def summary(self) -> Summary:
         """Return tables of the breakpoints and the lines of a fit of one feature.

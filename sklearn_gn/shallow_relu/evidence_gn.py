@@ -22,12 +22,12 @@ chunks once.
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_gn.bayes import evidence_gn, huber
-from sklearn_gn.bayes.evidence_gn import RegularisedLayers
+from sklearn_gn.bayes.evidence_gn import EvidenceState, RegularisedLayers
 from sklearn_gn.data.rows_source import row_blocks
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.optim.solver import Algorithm, Continued
@@ -56,7 +56,7 @@ def init(rows, nets, options):
     """Start from the network of highest evidence after some iterations on some rows."""
     if len(nets) == 1:
         return evidence_gn.init_at(rows, *nets, options)
-    every, best = -(-len(rows.x) // evidence_gn.SOME_ROWS), None
+    every, tried = -(-len(rows.x) // evidence_gn.SOME_ROWS), []
     few, share = rows.every(every)
     of_few = options._replace(n_effective=share * options.n_effective, first_size=None)
     for net in nets:
@@ -64,8 +64,8 @@ def init(rows, nets, options):
         while stop is None and state.iteration < _SETTLED:
             state, report = step(few, state, of_few)
             stop = report.stop
-        if best is None or state.criterion < best.criterion:
-            best = state
+        tried.append(state)
+    best = min(tried, key=lambda state: state.criterion)
     # The other rows may be noisier than those of the trial, which may be exact.
     beta = best.beta if every == 1 else None
     net = best.net._replace(theta=best.theta, alpha=best.alpha, beta=beta)
@@ -133,9 +133,9 @@ def promising_hyperplanes(rows, state, options):
     few, share = rows.every(max(1, len(rows.x) // model.n_rows_of_matrix(len(rows.x))))
     x, seen = few.x, list(model.features)
     rng = np.random.RandomState(options.seed % 2**31 + model.sizes[1])
-    deviations = state.alpha[3:].take(seen) ** -0.5
-    normal = deviations * rng.standard_normal((_N_CANDIDATES, len(seen)))
-    through = rng.choice(len(x), _N_CANDIDATES, p=few.weight / few.weight.sum())
+    m, q = _N_CANDIDATES, model.n_values
+    normal = state.alpha[3:].take(seen) ** -0.5 * rng.standard_normal((m, len(seen)))
+    through = rng.choice(len(x), m, p=few.weight / few.weight.sum())
     bias = -np.sum(normal * x[through][:, seen], axis=1)
     planes = np.column_stack([bias, normal])
     root = np.sqrt(share * options.n_effective * state.beta * few.weight)[:, None]
@@ -143,25 +143,23 @@ def promising_hyperplanes(rows, state, options):
     output_layer = root * np.column_stack([np.ones(len(x)), x, hidden[0]])
     gram = output_layer.T @ output_layer
     of_layer = factor(gram, evidence_gn.ROUNDING * np.trace(gram))
-    columns = root * hidden[1]
-    least = 1e-6 * np.sum(columns**2, axis=0)  # of a column that is a new direction
-    error = root * (few.y - model.values(state.theta, x))
-    for rest in (columns, error):
-        rest -= output_layer @ of_layer.solve(output_layer.T @ rest)
+    rest = root * np.column_stack([hidden[1], few.y - model.values(state.theta, x)])
+    # Less of a column is no new direction.
+    least = 1e-6 * np.sum(rest[:, :m] ** 2, axis=0)
+    rest -= output_layer @ of_layer.solve(output_layer.T @ rest)
+    gram = rest.T @ rest
     taken, promised = [], 0.0
     while len(taken) < model.sizes[1]:
-        squares = np.sum(columns**2, axis=0)
-        ratio = np.sum((columns.T @ error) ** 2, axis=1) / model.n_values
+        squares = gram.diagonal()[:m]
+        ratio = np.sum(gram[:m, m:] ** 2, axis=1) / q
         ratio = np.maximum(1, ratio / np.where(squares > least, squares, math.inf))
-        rises = model.n_values * (ratio - 1 - np.log(ratio)) / 2
+        rises = q * (ratio - 1 - np.log(ratio)) / 2
         best = int(np.argmax(rises))
-        if rises[best] <= math.log(_N_CANDIDATES):
+        if rises[best] <= math.log(m):
             break
         taken.append(best)
-        promised += rises[best] - math.log(_N_CANDIDATES)
-        unit = columns[:, [best]] / math.sqrt(squares[best])
-        columns -= unit @ (unit.T @ columns)
-        error -= unit @ (unit.T @ error)
+        promised += rises[best] - math.log(m)
+        gram -= np.outer(gram[best] / squares[best], gram[best])
     return planes[taken], promised / share
 
 
@@ -204,18 +202,13 @@ def network_of(found, rows):
 # --- rows that do not fit into memory ------------------------------------------------
 
 
-class SampleState(NamedTuple):
-    """State of a start on the sample, and that of the iteration."""
+class SampleState(EvidenceState):
+    """State of a start on the sample."""
 
-    net: Any
-    loss: float
-    criterion: float  # any network of all rows is better
-    inner: Any
-
-    @classmethod
-    def of(cls, inner):
-        """Return the state around that of the iteration."""
-        return cls(inner.net, inner.loss, inner.criterion + _ON_SAMPLE, inner)
+    @property
+    def criterion(self):
+        """That of the sample, raised: any network of all rows is better."""
+        return super().criterion + _ON_SAMPLE
 
 
 def prepare_sample(rows, options):
@@ -223,9 +216,8 @@ def prepare_sample(rows, options):
     share, few = rows.sample.weight.sum(), rows.sample
     n_rows = int((few.weight > 0).sum())  # others are padding
     if options.alpha is not None:  # the fit ends by its loss
-        options = options._replace(
-            tol=max(float(options.tol), evidence_gn.RISE / n_rows)
-        )
+        tol = max(float(options.tol), evidence_gn.RISE / n_rows)
+        options = options._replace(tol=tol)
     options = options._replace(n_effective=share * options.n_effective)
     return few._replace(weight=few.weight / share), options, rows, n_rows
 
@@ -234,13 +226,12 @@ def init_on_sample(data, start, options):
     """Start on the sample; the last start goes on from there to all rows."""
     sample, of_sample, rows, _ = data
     if not isinstance(start, Continued):
-        return SampleState.of(init(sample, start, of_sample))
+        return SampleState(*init(sample, start, of_sample))
     state = evidence_gn.init_at(rows, start.net, options)
     if options.alpha is not None:
         return state
     # The penalties are those of the sample already, and may move at once.
-    value = -state.criterion * options.n_effective
-    progress = evidence_gn.Progress(highest=value)
+    progress = evidence_gn.Progress(highest=state.net.log_evidence)
     return state._replace(iteration=evidence_gn.FIRST_UPDATE, progress=progress)
 
 
@@ -248,11 +239,11 @@ def step_from_sample(data, state, options):
     """Fit the sample to the end, one row of the log, or take a step on all rows."""
     sample, of_sample, rows, n_rows = data
     if isinstance(state, SampleState):
-        inner, n_steps, stop = state.inner, 0, None
+        inner, n_steps, stop = EvidenceState(*state), 0, None
         while stop is None and n_steps < _SAMPLE_ITERATIONS:
             inner, report = step(sample, inner, of_sample)
             n_steps, stop = n_steps + report.inner_iterations, report.stop
-        state, stop = SampleState.of(inner), stop or "max_iter"
+        state, stop = SampleState(*inner), stop or "max_iter"
         report = report._replace(stop=stop, inner_iterations=n_steps)
     else:
         as_it_is = options._replace(first_size=None)  # it has grown on the sample

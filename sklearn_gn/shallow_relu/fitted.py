@@ -50,10 +50,9 @@ from sklearn_gn.shallow_relu.network import (
 
 def predict_scaled(net, z):
     """Return predictions of shape (m, q), in float64 and in scaled units."""
-    by_evidence = isinstance(net, RegularisedLayers)
-    values = (
-        partial(net.model.values, net.theta) if by_evidence else partial(predict, net)
-    )
+    values = partial(predict, net)
+    if isinstance(net, RegularisedLayers):
+        values = partial(net.model.values, net.theta)
     return blockwise(values, z).astype(np.float64, copy=False)
 
 
@@ -70,16 +69,15 @@ def validation_loss(validation, scaling):
 
 
 def _network_attributes(net, slots, slope, rows, scaling):
-    """Return the attributes that hold the parameters of a network, and its spectrum."""
+    """Return the attributes that hold the parameters of a network."""
     planes, coef = (a[slots].astype(np.float64) for a in (net.hyperplanes, net.coef))
     hyperplanes, factor = hyperplanes_to_user(scaling, planes)
     slope = (slope * scaling.y_scale / scaling.x_scale[:, None]).T
     # What the units of x take from the constant is in the centre of the features.
     intercept = net.intercept * scaling.y_scale + scaling.y_center
-    gram = reduce(_layer_gram, planes, rows, BLOCK_ROWS)
-    # All targets share the layer, each with the coefficients of its own.
-    unit = coef / np.linalg.norm(coef, axis=1, keepdims=True)
-    shared = np.kron(unit @ unit.T, np.ones((planes.shape[1],) * 2))
+    of_layer = Deferred(_layer_spectrum, planes, coef, rows)
+    if isinstance(rows, RowSource):  # which may be gone later
+        of_layer.get()
     return {
         "_network": (net, scaling),
         "_active_slots": slots,
@@ -88,14 +86,22 @@ def _network_attributes(net, slots, slope, rows, scaling):
         "output_coef_": (coef * scaling.y_scale).T * factor,
         "linear_coef_": slope,
         "output_intercept_": intercept - slope @ scaling.x_center,
-        "gram_spectrum_": spectrum(gram * shared),
+        "_spectrum": of_layer,
     }
 
 
-def _layer_gram(hyperplanes, rows):
-    """Return the Gram matrix of the hidden columns for a block, without c."""
-    _, hidden = weighted_tangent(hyperplanes, rows)
-    return hidden.T @ hidden
+def _layer_spectrum(hyperplanes, coef, rows):
+    """Return the eigenvalues of the Gauss-Newton matrix of the hidden layer."""
+
+    def gram_of(hyperplanes, rows):
+        _, hidden = weighted_tangent(hyperplanes, rows)
+        return hidden.T @ hidden
+
+    gram = reduce(gram_of, hyperplanes, rows, BLOCK_ROWS)
+    # All targets share the layer, each with the coefficients of its own.
+    unit = coef / np.linalg.norm(coef, axis=1, keepdims=True)
+    shared = np.kron(unit @ unit.T, np.ones((hyperplanes.shape[1],) * 2))
+    return spectrum(gram * shared)
 
 
 # --- standard errors -----------------------------------------------------------------
@@ -181,43 +187,44 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
         "_degrees_of_freedom": n_effective * coef.shape[1] - n_parameters,
     }
     if one_feature:
-        knots, std = fitted_breakpoints(found, hyperplanes, coef, host)
         given, are_means = (net, scaling, found, left_out_rows(data), n_effective), True
-        attributes |= {
-            "_noise_of_rows": Deferred(noise_scale_of, *given, are_means),
-            "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
-            "breakpoint_std_": std * scaling.x_scale[0],
-            "_rows_at_ends": rows_at_ends(host, n_effective, knots),
-        }
+        attributes["_noise_of_rows"] = Deferred(noise_scale_of, *given, are_means)
+        of_lines = np.arange(len(slots)), coef, host, scaling, n_effective
+        attributes |= breakpoint_attributes(found, *of_lines)
     return attributes
 
 
 # --- breakpoints of one feature ------------------------------------------------------
 
 
-def fitted_breakpoints(found, hyperplanes, coef, rows):
+def breakpoint_attributes(found, slots, coef, rows, scaling, n_effective):
     """Return the breakpoints of active neurons, ascending, and their standard errors.
 
-    They refer to -b / w. They are NaN outside the data, which lie in [-1, 1], and
-    infinite where the rows beside a breakpoint do not determine two lines.
+    These are NaN outside the data, which lie in [-1, 1], and infinite where the rows
+    beside a breakpoint do not determine two lines.
     """
-    (b, w), n = hyperplanes.T, len(hyperplanes)
-    knots, own = -b / w, np.arange(n)
+    planes = found.model.split(found.theta)[1][0]
+    n, (b, w) = len(planes), planes[slots].T
+    knots, start = -b / w, len(found.theta) - 2 * n
     order = np.argsort(knots, kind="stable")
-    start = len(found.covariance) - 2 * n
-    of_planes = found.covariance[start:, start:].reshape(n, 2, n, 2)[own, :, own]
-    along = np.stack([np.ones(n), knots], axis=1) / w[:, None]
+    of_planes = found.covariance[start:, start:].reshape(n, 2, n, 2)[slots, :, slots]
+    along = np.stack([np.ones(len(slots)), knots], axis=1) / w[:, None]
     variance = np.einsum("ni,nij,nj->n", along, of_planes, along)
     knots, std = knots[order], np.sqrt(np.maximum(variance, 0))[order]
     at = np.searchsorted(rows.x, knots)
     count = np.diff(at, prepend=0, append=len(rows.x))  # of distinct rows
     lines = count > 1
-    # Without a neuron that points left the first one is level.
-    lines[0] |= count[0] > 0 and np.all(w > 0)
+    if not found.model.linear_term:
+        # Without a neuron that points left the first one is level.
+        lines[0] |= count[0] > 0 and np.all(w > 0)
     known = lines[1:] & lines[:-1] & np.any(coef[order] != 0, axis=1)
     std = np.where(known, std, np.inf)
     std[(knots <= -1) | (knots >= 1)] = np.nan
-    return knots, std
+    return {
+        "breakpoints_": knots * scaling.x_scale[0] + scaling.x_center[0],
+        "breakpoint_std_": std * scaling.x_scale[0],
+        "_rows_at_ends": rows_at_ends(rows, n_effective, knots),
+    }
 
 
 # --- penalties of the evidence -------------------------------------------------------
@@ -262,6 +269,10 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
     if not (given or robust):
         of_rows = net, scaling, found, left_out_rows(rows), n_effective
         attributes["_noise_of_rows"] = Deferred(noise_scale_of, *of_rows)
+    if len(scaling.x_scale) == 1:
+        host = sort_rows(rows.sample if isinstance(rows, RowSource) else rows)
+        of_lines = slots, shown.coef[slots], host, scaling, n_effective
+        attributes |= breakpoint_attributes(found, *of_lines)
     return attributes | {
         "active_": active,
         "alpha_method_": "fixed" if given else known.alpha_method,
@@ -278,8 +289,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
 
 def summarise(model):
     """Return the summary of a ShallowReLURegressor with one feature and one target."""
-    t, std = model.breakpoints_, getattr(model, "breakpoint_std_", None)
-    std = np.full(len(t), np.nan) if std is None else std
+    t, std = model.breakpoints_, model.breakpoint_std_
     lower, upper = t + np.outer(ndtri([0.025, 0.975]), std)
     width = np.append(std, np.diff(t))
     breakpoints = {

@@ -415,11 +415,10 @@ def fit_options(estimator, rng):
     """Return the settings of a run; the seed of the search is drawn."""
     setting = partial(getattr, estimator._solver_object())
     cast = np.dtype(estimator.dtype).type
-    rank, damping = estimator.rank, estimator.damping
     return FitOptions(
         alpha=cast(0 if estimator.alpha == "auto" else estimator.alpha),
-        damping=None if damping is None else cast(damping),
-        rank=np.int32(_LARGEST_INT if rank is None else min(rank, _LARGEST_INT)),
+        damping=None if estimator.damping is None else cast(estimator.damping),
+        rank=np.int32(min(estimator.rank or _LARGEST_INT, _LARGEST_INT)),
         rank_tol=cast(max(setting("rank_tol", 1e-12), np.finfo(cast).eps)),
         active_tol=cast(setting("active_tol", 1e-10)),
         tol=cast(estimator.tol),

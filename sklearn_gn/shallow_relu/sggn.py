@@ -34,11 +34,8 @@ from sklearn_gn.arrays.blocks import sum_rows, transposed_product
 from sklearn_gn.arrays.collectives import n_devices, total
 from sklearn_gn.arrays.trees import select
 from sklearn_gn.linalg import factors
-from sklearn_gn.linalg.least_squares import (
-    least_squares,
-    triangular_factor,
-)
-from sklearn_gn.optim.globalisation import Nielsen, search_step
+from sklearn_gn.linalg.least_squares import least_squares, triangular_factor
+from sklearn_gn.optim.globalisation import search_step
 from sklearn_gn.optim.line_search import grid_search
 from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, decrease
 from sklearn_gn.shallow_relu.network import (
@@ -318,11 +315,6 @@ def damped_step(net, memory, rows, options, model, moved, unit=1):
         gain_ratio=jnp.where(found.accepted, found.gain_ratio, 0),
         failure=jnp.where(jnp.isfinite(found.predicted), 0, 1),
     )
-
-
-def joint_start(net, _):
-    """Return what the first iteration remembers: the relative shift."""
-    return Nielsen.start(jnp.ones((), net.coef.dtype))
 
 
 def joint_update(net, memory, rows, options):

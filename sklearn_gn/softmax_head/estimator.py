@@ -41,7 +41,6 @@ from sklearn_gn.data.rows import (
 from sklearn_gn.data.rows_source import CheckedRows
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.softmax_head import newton, problem
-from sklearn_gn.softmax_head.fgn import row_spectrum
 from sklearn_gn.softmax_head.head import LARGEST_LOGIT, logits_of
 from sklearn_gn.solvers import SOFTMAX_HEAD_SOLVERS, FGNNewton, Solver
 
@@ -575,7 +574,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
     # -- fitted attributes ------------------------------------------------------------
 
     def __getstate__(self):
-        if "_spectrum" in vars(self):
+        if hasattr(self, "_spectrum"):
             self.gram_spectrum_  # noqa: B018  # so that no rows are stored
         state = super().__getstate__()
         return {name: state[name] for name in state if name != "_previous"}
@@ -586,14 +585,4 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
         They are computed at the first access.
         """
-        found = vars(self).get("_spectrum")
-        if found is None:
-            raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
-        if isinstance(found, dict):
-            x, intercept, *given = found.values()
-            logits, gram = logits_of(x, self.coef_, self.intercept_), x @ x.T
-            gram = (gram.toarray() if issparse(gram) else gram) + intercept
-            with backend.one_blas_thread():
-                found = np.maximum(row_spectrum(logits, gram, *given), 0)
-            self._spectrum = found
-        return found
+        return self._spectrum.get()

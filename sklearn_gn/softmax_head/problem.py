@@ -13,11 +13,12 @@ from scipy import sparse
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend, libraries
+from sklearn_gn.bayes.laplace import Deferred
 from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.runtime.fingerprint import digest
 from sklearn_gn.softmax_head import newton, penalty, whitening
-from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of
+from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of, row_spectrum
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -26,6 +27,7 @@ from sklearn_gn.softmax_head.head import (
     evaluate,
     head_report,
     in_precision,
+    logits_of,
     on_devices,
 )
 from sklearn_gn.softmax_head.sparse_rows import Combinations, SparseRows
@@ -332,11 +334,15 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
         n_competitors = n_competitors_of(options.rank, len(estimator.classes_))
     most = max(1, LARGEST_GRAM // (1 + n_competitors))
     x, label, weight = (array[: min(most, options.batch_size)] for array in few)
-    found["_spectrum"] = {
-        "x": x if sparse.issparse(x) else np.array(x),
-        "intercept": float(options.intercept),
-        "label": np.array(label),
-        "weight": np.array(weight),
-        "n_competitors": n_competitors,
-    }
+    given = x if sparse.issparse(x) else np.array(x), np.array(label), np.array(weight)
+    of_head = found["coef_"], found["intercept_"], float(options.intercept)
+    found["_spectrum"] = Deferred(spectrum_of, *given, *of_head, n_competitors)
     return found
+
+
+def spectrum_of(x, label, weight, coef, bias, intercept, n_competitors):
+    """Return the eigenvalues of the Gauss-Newton matrix of some rows, descending."""
+    logits, gram = logits_of(x, coef, bias), x @ x.T
+    gram = (gram.toarray() if sparse.issparse(x) else gram) + intercept
+    with backend.one_blas_thread():
+        return np.maximum(row_spectrum(logits, gram, label, weight, n_competitors), 0)

@@ -77,7 +77,7 @@ def test_every_neuron_has_its_kink_inside_the_data(fitted):
 def test_attributes_are_documented_and_exist(fitted):
     entries = ClassDoc(ShallowReLURegressor)["Attributes"]
     described = {name for e in entries for name in e.name.split(", ")}
-    found = {a for a in vars(fitted) if a.endswith("_") and not a.startswith("_")}
+    found = {a for a in dir(fitted) if a.endswith("_") and not a.startswith("_")}
     assert found <= described
     others = {"breakpoints_", "breakpoint_std_", "selection_path_", "feature_names_in_"}
     assert described - found == others

@@ -23,7 +23,7 @@ reduced_model = jax.jit(sggn.reduced_model)
 
 def iteration(net, rows, opt, n=1):
     """The result of some iterations."""
-    memory = sggn.joint_start(net, rows)
+    memory = dense.JOINT.start(net, rows)
     given = np.int32(n), np.float64(0)
     # A function of its own, whose trace sees limits that are changed.
     return jax.jit(lambda *a: dense.descend(*a, update=sggn.joint_update))(

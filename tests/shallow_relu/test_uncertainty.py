@@ -40,7 +40,7 @@ def curve_fit_of(model, x, y, weight=None):
         behind = (x[:, None] > p[5:]).astype(float)
         return np.c_[design(x, np.array(p[5:])), -behind * p[2:5]]
 
-    t = model.breakpoints_[1:]
+    t = model.breakpoints_[-3:]
     coef, *_ = np.linalg.lstsq(design(x, t), y)
     sigma = None if weight is None else 1 / np.sqrt(weight)
     p, covariance = curve_fit(
@@ -315,7 +315,26 @@ def test_auto_fits_the_best_size():
     assert not hasattr(model, "selection_path_")
 
 
-@pytest.mark.parametrize("parameters", [{}, {"alpha": 0.0, "n_neurons": 2}])
+SMALL = {"slope": 1e-6, "coef": 1e-6, "bias": 1e-6, "weights": [1e-6]}
+
+
+def test_given_penalties_of_one_feature_have_breakpoints_too():
+    x, y = broken_line()
+    model = ShallowReLURegressor(3, alpha=SMALL, init=START[1:]).fit(x[:, None], y)
+    values, errors = curve_fit_of(model, x, y)
+    np.testing.assert_allclose(model.breakpoints_, values[5:], atol=1e-3)
+    np.testing.assert_allclose(model.breakpoint_std_, errors[5:], rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"alpha": 0.0, "n_neurons": 2},
+        {"alpha": SMALL, "n_neurons": 2},
+        {"loss": "huber", "n_neurons": 2},
+    ],
+)
 def test_summary_of_one_feature_shows_its_lines(parameters):
     x = np.linspace(0, 10, 100)
     y = np.maximum(x - 4, 0) - 0.5 * x

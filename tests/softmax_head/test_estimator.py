@@ -592,7 +592,7 @@ def test_partial_fit_takes_eigenvalues_when_they_are_asked_for(monkeypatch):
     X, y = small(3, n=30)
     model = FGNSoftmaxHead(solver="fgn", alpha=0.1, random_state=0)
     with monkeypatch.context() as patch:
-        name = "sklearn_gn.softmax_head.estimator.row_spectrum"
+        name = "sklearn_gn.softmax_head.problem.row_spectrum"
         patch.setattr(name, None)  # a call would fail
         for _ in range(2):
             model.partial_fit(X, y, classes=[0, 1, 2])
