@@ -14,6 +14,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.base import DiagnoseMixin, VersionStampMixin, unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
@@ -21,9 +22,9 @@ from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import check_fits
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.segmented import fitted, inference, preparation, several, streams
-from sklearn_gn.segmented.diagnosis import diagnose, summarise, warn_of_unknown_noise
+from sklearn_gn.segmented.diagnosis import diagnose, summarise
 from sklearn_gn.segmented.existence import BreakpointTest, existence_test
-from sklearn_gn.segmented.families import FAMILIES, check_offset
+from sklearn_gn.segmented.joint import FAMILIES, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.noise import noise_scale_of
 from sklearn_gn.segmented.selection import CRITERIA, find_of_one
@@ -389,7 +390,10 @@ class SegmentedRegressor(
     def __getattr__(self, name):
         if name not in vars(self).get("_later", ()):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
-        return fitted.read_off(self, name)
+        rows = {each: vars(self)[each] for each in ("_kept", "_stream", "_row_checks")}
+        self._later[name]()  # sets what an update has postponed
+        vars(self).update(rows)
+        return getattr(self, name)
 
     def __getstate__(self):
         getattr(self, "_noise_scale", None)  # which is found from the rows
@@ -482,7 +486,12 @@ class SegmentedRegressor(
         y = self._family.mean(y + check_offset(offset, y))
         if not return_std:
             return y
-        warn_of_unknown_noise(self._fit)
+        if self._fit.is_noise_unknown:
+            warn_user(
+                f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
+                f"has {self._fit.n_parameters} parameters: the noise cannot be "
+                "estimated, and the standard deviations are NaN."
+            )
         return y, std * self._family.variance(y)
 
     def score(

@@ -20,9 +20,9 @@ from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import inference, least_squares
 from sklearn_gn.segmented.diagnosis import is_correlated, warn_of_number
-from sklearn_gn.segmented.families import Family
+from sklearn_gn.segmented.joint import Family
 from sklearn_gn.segmented.least_squares import Covariance, Rows
-from sklearn_gn.segmented.noise import NONE, noise_of, outlying_rows, rows_for_errors
+from sklearn_gn.segmented.noise import noise_of, outlying_rows, rows_for_errors
 from sklearn_gn.segmented.preparation import (
     FEWEST_ROWS,
     problem_of,
@@ -32,12 +32,11 @@ from sklearn_gn.segmented.preparation import (
     warn_of_room,
     with_known,
 )
-from sklearn_gn.segmented.problem import EXACT, sum_of_squares
+from sklearn_gn.segmented.problem import EXACT, Problem, sum_of_squares
 from sklearn_gn.segmented.search import refine, residuals_in_order
 from sklearn_gn.segmented.selection import find_breakpoints
 
 OF_ROWS = ("_kept", "_stream", "_noise_rows")  # which a saved model leaves behind
-_OF_FIT = ("_fit", "_fits", "_redundancy", "_correlation_errors", "_parts")
 _OF_SOME = ("robust_weights_", "estimators_", "_row_checks", "_noise_scale", *OF_ROWS)
 
 
@@ -45,10 +44,9 @@ class Feature(NamedTuple):
     """What is set of one broken feature."""
 
     fit: inference.Fit
-    rows: Rows  # by precision
-    counted: Rows  # by number
+    rows: Rows  # by number
     interval: np.ndarray
-    at_bounds: tuple  # which breakpoints bounds hold back, and whose intervals they cut
+    problem: Problem  # with the bounds
     path: dict
 
 
@@ -56,25 +54,23 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     """Set the fitted attributes from the figures of the whole and each feature's."""
     for name in (*_OF_SOME, "_later"):
         vars(model).pop(name, None)
-    first, fits = features[0], [each.fit for each in features]
-    unknown = family.has_known_variance or first.fit.is_noise_unknown
-    correlation, error = inference.residual_correlation(first.fit, first.rows)
+    fits = [each.fit for each in features]
+    unknown = family.has_known_variance or fits[0].is_noise_unknown
     model._fits, model._family, model._date_kinds = fits, family, kinds
     model._covariance = Covariance(model.covariance, model.hac_lags)
-    model.autocorrelation_, model._redundancy = noise
+    model._noise_of_fit, model.autocorrelation_ = noise, noise.coef
+    model.residual_correlation_ = noise.correlation
     names = [f"x{j}" for j in range(model.n_features_in_)]
     names = [str(name) for name in getattr(model, "feature_names_in_", names)]
     broken = [names[j] for j in model._columns]
     linear = [name for j, name in enumerate(names) if j not in model._columns]
     model.parameters_ = inference.parameter_table(fits, broken, linear)
     model.noise_std_ = float("nan" if unknown else noise_std)
-    model.residual_correlation_ = correlation
-    model._correlation_errors = correlation / error
     model.statistics_ = {name: float(value) for name, value in figures.items()}
     model._parts, model._is_listed, parts = [], False, []
     for f, each in enumerate(features):
         to_user = np.asarray if kinds[f] is None else dates.from_days
-        segments = inference.segment_table(each.fit, each.counted)
+        segments = inference.segment_table(each.fit, each.rows)
         for name in ("start", "end"):
             segments[name] = to_user(segments[name])
         own = {
@@ -88,7 +84,9 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
         part = copy(model)
         vars(part).update(own, _fit=each.fit, _feature=f, _name=broken[f])
         part._date_kind = kinds[f]
-        part._held_by_bounds, part._cut_by_bounds = each.at_bounds
+        part._held_by_bounds, part._cut_by_bounds = inference.at_bounds(
+            each.fit, each.problem, each.interval
+        )
         parts.append(part)
     vars(model).update(vars(parts[0]))
     if isinstance(model.broken_features, list):
@@ -102,12 +100,10 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     t, free = with_known(prepared, options, t)
     noise_kind = Covariance(model.covariance, model.hac_lags)
     given = [prepared], [clipped], problem, noise_kind, noises
-    fits, figures, scale, interval, noise = infer_all(options, t[None], free, *given)
-    fit, rows = fits.of(0), (clipped.rows, prepared.rows)
-    at_bounds = inference.at_bounds(fit, problem, interval[0])
-    feature = Feature(fit, *rows, interval[0], at_bounds, path)
+    fits, figures, scale, interval, (noise,) = infer_all(options, t[None], free, *given)
     figures = {name: value[0] for name, value in figures.items()}
-    of_all = noise[0], scale[0], figures, [feature]
+    features = [Feature(fits.of(0), prepared.rows, interval[0], problem, path)]
+    of_all = noise, scale[0], figures, features
     set_attributes(model, [kind], Family("gaussian"), *of_all)
     of_sums = prepared.rows.rest > 0 or prepared.has_precisions
     if not of_sums and clipped is prepared:
@@ -115,30 +111,13 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     return float(scale[0])
 
 
-def postpone(model, set_later):
-    """Drop what is read off a fit, until one of its attributes is asked for."""
-    names, kept = [*vars(model)], ("n_features_in_", "feature_names_in_")
-    names = [n for n in names if n in _OF_FIT or (n.endswith("_") and n not in kept)]
-    names += vars(model).get("_later", {})
-    for name in names:
-        vars(model).pop(name, None)
-    model._later = dict.fromkeys(names, set_later)
-
-
-def read_off(model, name):
-    """Set the attributes that were postponed, and return the one asked for."""
-    rows = {each: vars(model)[each] for each in ("_kept", "_stream", "_row_checks")}
-    model._later[name]()
-    vars(model).update(rows)
-    return getattr(model, name)
-
-
 def judge_rows(model, X, y, prepared, options, scale):
     """Set what the rows of a fit of one feature say of it, and warn of them."""
     model._kept = prepared, options
     rows, order, fit = prepared.rows, prepared.order, model._fit
     size, center = fit.scaling.y_size, fit.scaling.y_center
-    of_fit = rows.y * size + center, size * inference.residuals(fit, rows)
+    columns = least_squares.design(fit.form, rows.x, rows.linear, fit.t)
+    of_fit = rows.y * size + center, size * (rows.y - columns @ fit.coef)
     values, left = (np.reshape(a, (-1, 1)) for a in of_fit)
     checks = RowChecks(len(rows.y))
     model._row_checks = with_tails(checks, values, left, rows.weight, order)
@@ -159,17 +138,17 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     Noises are given for updates, whose intervals are those of the delta method.
     """
     form, is_huber = options.form, clipped[0] is not prepared[0]
-    is_update = noises is not None
     if prepared[0].variance is not None:
         kind = kind._replace(variance=np.array([each.variance for each in prepared]))
     rows, scaling, repeats = stack(clipped)
-    fit = inference.infer(form, t, free, rows, scaling, kind, repeats)
-    figures, scales = inference.statistics(fit), fit.noise_std
+    given = scaling, kind, repeats
+    fit, curvature = inference.infer(form, t, free, rows, *given)
+    figures, scales, is_update = inference.statistics(fit), fit.noise_std, bool(noises)
     if not is_update:
         of_all = problem._replace(form=form, known=fit.t)
         residual = residuals_in_order(of_all, fit.t[:, :0])[..., 0]
-        exact = fit.rss <= EXACT * fit.total
-        asked = np.where(exact | (rows.rest > 0), None, options.autocorrelation)
+        residual *= ~(rows.rest > 0)[:, None]  # sums alone do not tell
+        asked = np.where(fit.rss <= EXACT * fit.total, None, options.autocorrelation)
         each = zip(residual, problem.table.n_rows, asked, fit.n_parameters, strict=True)
         noises = [noise_of(own[:n], order, number) for own, n, order, number in each]
     if is_huber:
@@ -177,17 +156,15 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
         pairs = [rows_for_errors(form, *own) for own in each]
         scales = scaling.y_size * np.array([scale for _, scale in pairs])
         fit_rows = stack([each for each, _ in pairs])[0]
-        fit = inference.infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
+        fit, _ = inference.infer(form, fit.t, free, fit_rows, *given)
     redundancy = np.array([each.redundancy for each in noises])
     if kind.kind == "nonrobust" and redundancy.max() > 1:
         fit = fit.with_redundant_rows(redundancy)
-        rows = rows._replace(weight=rows.weight / redundancy[:, None])
+        curvature *= redundancy[:, None]
         figures["degrees_of_freedom"] = inference.statistics(fit)["degrees_of_freedom"]
-        if not is_huber:
-            scales = fit.noise_std
+        scales = scales if is_huber else fit.noise_std
     if is_update:
         return fit, figures, scales, inference.delta_intervals(fit), noises
-    curvature = inference.kink_curvature(fit, rows)
     intervals = inference.breakpoint_intervals(fit, problem, curvature)
     return fit, figures, scales, intervals, noises
 
@@ -211,9 +188,11 @@ def fit_columns(model, prepared, options, kind, y_std):
     for own, each in zip(fits, prepared, strict=True):
         one = copy(model)
         one.autocorrelation = None
-        at_bounds = inference.at_bounds(own, problem, interval)
-        feature = Feature(own, each.rows, each.rows, interval, at_bounds, path)
-        of_all = NONE, own.noise_std, inference.statistics(own), [feature]
+        of_one = problem_of([each], options, False)._replace(known=own.t[None])
+        residual = residuals_in_order(of_one, own.t[None, :0])[0, :, 0]
+        feature = Feature(own, each.rows, interval, problem, path)
+        noise = noise_of(residual, None, own.n_parameters)
+        of_all = noise, own.noise_std, inference.statistics(own), [feature]
         set_attributes(one, [kind], Family("gaussian"), *of_all)
         one._row_checks = RowChecks(len(each.rows.y))
         of_columns.append(one)
@@ -277,32 +256,24 @@ def _fits(model, prepared, options):
 
 def _read(form, rows, scaling, t, free, problem, lines, size):
     """Return the fits of the columns, and the intervals of the breakpoints."""
-    q, kinks = len(size), least_squares.moving(form, free)
-    fit = inference.infer(
-        form, np.tile(t, (q, 1)), free, rows, scaling, Covariance(), rows.weight, lines
-    )
-    columns = least_squares.jacobian(form, rows.x, rows.linear, fit.t, free, fit.coef)
-    p, k, n_rows = fit.coef.shape[1], len(kinks), fit.n_rows[0]
-    own = least_squares.coefficient_space(form, len(t), p)
-    own = np.eye(p) if own is None else own
-    rank = least_squares.inverse_root(columns[:1, :, :p], rows.weight[:1], own)[1][0]
+    q, k, kind = len(size), len(least_squares.moving(form, free)), Covariance()
+    t = np.tile(t, (q, 1))
+    fit, _ = inference.infer(form, t, free, rows, scaling, kind, rows.weight, lines)
+    columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, fit.coef)
+    p, n_rows, rank = fit.coef.shape[1], fit.n_rows[0], lines.rank[0]
     freedom = n_rows - rank - free.sum() / q  # the breakpoints belong to all columns
     freedom = freedom if freedom > 0 else np.nan
     variance = np.maximum(lines.rss, np.finfo(float).tiny) / freedom
     # The linear model of all columns, by their triangles: coefficients, then kinks.
     triangle = factors.upper_factor(np.sqrt(rows.weight)[..., None] * columns)
     triangle = triangle / np.sqrt(np.nan_to_num(variance, nan=1.0))[:, None, None]
-    every = np.zeros((*triangle.shape[:2], q * p + k))
-    for j, each in enumerate(triangle):
-        every[j, :, j * p : (j + 1) * p], every[j, :, q * p :] = (
-            each[:, :p],
-            each[:, p:],
-        )
-    every = every.reshape(-1, q * p + k)
-    space = block_diag(*[own] * q, np.eye(k))
-    half, _ = least_squares.inverse_root(every, np.ones(len(every)), space)
-    of_kinks = half[q * p :] @ half[q * p :].T
-    half = [np.vstack([half[j * p : (j + 1) * p], half[q * p :]]) for j in range(q)]
+    every = [block_diag(*triangle[..., :p]), np.vstack(triangle[..., p:])]
+    own = least_squares.coefficient_space(form, t.shape[1], p)
+    space = block_diag(*[np.eye(p) if own is None else own] * q, np.eye(k))
+    every, one = np.hstack(every), np.ones(triangle[..., 0].size)
+    half, _ = least_squares.inverse_root(every, one, space)
+    of_kinks = half[q * p :]
+    half = [np.vstack([own, of_kinks]) for own in half[: q * p].reshape(q, p, -1)]
     fit = fit._replace(
         covariance=np.stack([own @ own.T for own in half]) + 0 * freedom,
         degrees_of_freedom=np.full(q, freedom),
@@ -316,6 +287,6 @@ def _read(form, rows, scaling, t, free, problem, lines, size):
         n_rows=np.array([q * n_rows]),
         total=np.array([np.sum(fit.total / size**2)]),
     )
-    curvature = np.diagonal(of_kinks)[None] * freedom / n_rows
+    curvature = np.sum(of_kinks**2, axis=1)[None] * freedom / n_rows
     interval = inference.breakpoint_intervals(one, problem, curvature)[0]
     return [fit.of(j) for j in range(q)], interval

@@ -70,11 +70,6 @@ def design(form, x, linear, t):
     return np.concatenate([*columns, linear], axis=-1)
 
 
-def ramp_columns(form, n_breakpoints):
-    """Return the numbers of the columns of the ramps, of the first degree."""
-    return 1 + form.slope + np.arange(n_breakpoints if form.ramp else 0)
-
-
 def tangents(x, t, changes, at):
     """Return the derivatives of ramps by the breakpoints ``at``, (..., n, k)."""
     beyond = x[..., None] - t[..., None, at]
@@ -179,7 +174,7 @@ def _polish(form, rows, t, free, found, resolved):
         tangent = np.hstack([columns, rows.x[:, None] >= t[at]])
         space = coefficient_space(form, len(t), tangent.shape[1])
         lines = solve(tangent, rows.y, rows.weight, space).coef
-        change = lines[ramp_columns(form, len(t))[at]]
+        change = lines[1 + form.slope + at]
         trial = t.copy()
         trial[at] -= lines[columns.shape[1] :] / np.where(change != 0, change, np.inf)
         if np.any(np.diff(trial) <= 0) or np.any(np.abs(trial) >= 1):
@@ -192,14 +187,14 @@ def _polish(form, rows, t, free, found, resolved):
 
 
 def covariance(kind, columns, found, weight, repeats, space=None):
-    """Return covariances of the parameters, degrees of freedom, and ranks."""
+    """Return covariances of the parameters, degrees of freedom, ranks, and roots."""
     half, rank = inverse_root(columns, weight, space)
     transposed, n_rows = np.swapaxes(half, -1, -2), repeats.sum(axis=-1)
     freedom = np.maximum(n_rows - rank, 1.0)
     if kind.kind == "nonrobust":
         known = kind.variance is not None
         variance = kind.variance if known else found.rss / freedom
-        return variance[:, None, None] * (half @ transposed), freedom, rank
+        return variance[:, None, None] * (half @ transposed), freedom, rank, half
     influence = columns @ half
     if kind.kind.startswith("HAC"):
         scores = influence * (weight * found.residual)[..., None]
@@ -222,7 +217,7 @@ def covariance(kind, columns, found, weight, repeats, space=None):
             left = np.maximum(1 - leverage, np.finfo(float).eps)
             square = square / left ** (1 if kind.kind == "HC2" else 2)
         middle = np.swapaxes(influence, -1, -2) @ (square[..., None] * influence)
-    return half @ middle @ transposed, freedom, rank
+    return half @ middle @ transposed, freedom, rank, half
 
 
 def newey_west(scores, lags, n_rows):

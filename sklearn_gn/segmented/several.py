@@ -15,9 +15,9 @@ from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented import inference, least_squares
 from sklearn_gn.segmented.diagnosis import warn_of_number
-from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.fitted import Feature, set_attributes
 from sklearn_gn.segmented.joint import (
+    Family,
     Joint,
     block,
     find,
@@ -103,12 +103,12 @@ def fit(model, data, offset, has_y_std):
     if data.variance is not None:
         known = np.array([data.variance / float(scalings[0].y_size) ** 2])
     noise_kind = Covariance(model.covariance, model.hac_lags, known)
-    read, figures, noise = _read(joint, state, scalings, noise_kind)
+    fits, noise, figures = _read(joint, state, scalings, noise_kind)
     features = [
-        Feature(*own, (np.zeros(len(own[0].t), bool),) * 2, path)
-        for own, path in zip(read, paths, strict=True)
+        Feature(*own, problem, path)
+        for own, problem, path in zip(fits, joint.limits, paths, strict=True)
     ]
-    of_all = noise, features[0].fit.noise_std, figures, features
+    of_all = noise, fits[0][0].noise_std, figures, features
     set_attributes(model, data.kinds, family, *of_all)
     model._row_checks = RowChecks(len(data.y))
     for view, number in zip(model._views(), numbers, strict=True):
@@ -186,59 +186,54 @@ def _joint_of(model, data, offset, family, number):
 
 
 def _read(joint, state, scalings, kind):
-    """Return fits, rows and intervals of single features, figures, and the noise."""
-    form, t, (z, w) = joint.form, state.t, joint.working(state.eta)
+    """Return fits, rows and intervals of single features, the noise, and figures."""
+    form, t, (z, w) = joint.options.form, state.t, joint.working(state.eta)
     _, where = linearised(joint, t, state.coef)
-    n, n_kinks = len(state.coef), sum(len(own.kinks) for own in where)
-    moving = np.split(
-        np.arange(n, n + n_kinks), np.cumsum([len(o.kinks) for o in where])
-    )
-    coef, space = (
-        np.pad(state.coef, (0, n_kinks)),
-        free_space(joint, state, n + n_kinks),
-    )
-    linear = np.arange(n - joint.linear.shape[1], n)
+    n, n_kinks = len(state.coef), len(where.kinks)
+    coef = np.pad(state.coef, (0, n_kinks))
+    space = free_space(joint, state, n + n_kinks)
+    linear, moving = np.arange(n - joint.linear.shape[1], n), where.feature[where.kinks]
     # Units of all parameters: of lines, changes, linear features, and kinks.
     center, size = np.zeros(n + n_kinks), np.ones(n + n_kinks)
     center[linear], size[linear] = scalings[0].linear_center, scalings[0].linear_size
-    for own, one in zip(where, scalings, strict=True):
-        lines = own.columns[: form.slope]
-        center[lines], size[lines], size[own.ramps] = one.center, one.size, one.size
-    jumps = sum(own.free.sum() - len(own.kinks) for own in where)
-    fits, series = [], []
-    for f, (own, at) in enumerate(zip(where, t, strict=True)):
-        others = [g for g in range(len(t)) if g != f]
-        beside = [*(where[g].columns for g in others), linear]
-        beside = np.concatenate([*beside, *(moving[g] for g in others)])
-        order = np.concatenate([[0], own.columns, beside])
+    for columns, one in zip(where.columns, scalings, strict=True):
+        lines, changes = np.split(columns, [form.slope])
+        center[lines], size[lines] = one.center, one.size
+        size[changes] = one.size if form.ramp else 1.0
+    fits, series, curvatures = [], [], []
+    for f, (columns, at) in enumerate(zip(where.columns, t, strict=True)):
+        others = [each for g, each in enumerate(where.columns) if g != f]
+        beside = np.concatenate([*others, linear, n + np.flatnonzero(moving != f)])
+        order = np.concatenate([[0], columns, beside])
         scaling = scalings[f]._replace(
             linear_center=center[beside], linear_size=size[beside]
         )
-        prepared = prepared_for(joint, f, t, z, w, [where[g].tangents for g in others])
+        extra = [where.tangents[:, moving != f]]
+        prepared = prepared_for(joint, f, t, z, w, extra)
         rows = Rows(*(a[None] for a in prepared.rows[:4]), np.zeros(1))
         design = least_squares.design(form, rows.x, rows.linear, at[None])
         residual = rows.y - design @ coef[order]
-        rss = np.sum(rows.weight * residual**2, axis=1)
-        fit = inference.infer(
+        rss, free = rows.weight @ residual[0] ** 2, where.free[where.feature == f]
+        fit, curvature = inference.infer(
             form,
             at[None],
-            own.free,
+            free,
             rows,
             Scaling(*(np.asarray(a)[None] for a in scaling)),
             kind,
             prepared.repeats[None],
             LinearFit(coef[None, order], residual, rss, space, n),
-            space[np.append(order, moving[f])],
+            space[np.append(order, n + np.flatnonzero(moving == f))],
         )
-        n_parameters = fit.n_parameters + jumps - form.step * own.free.sum()
-        fits.append(fit._replace(n_parameters=n_parameters))
+        jumps = where.free.sum() - n_kinks - form.step * free.sum()  # of the others
+        fits.append(fit._replace(n_parameters=fit.n_parameters + jumps))
         series.append(prepared)
+        curvatures.append(curvature)
     first = np.flatnonzero(np.diff(joint.x[0], prepend=-np.inf) > 0)
     in_order = np.add.reduceat(np.sqrt(w) * (z - state.eta), first)
-    is_known, number = joint.family.has_known_variance, int(fits[0].n_parameters[0])
-    noise = noise_of(
-        in_order, None if is_known else joint.options.autocorrelation, number
-    )
+    asked = joint.options.autocorrelation
+    asked = None if joint.family.has_known_variance else asked
+    noise = noise_of(in_order, asked, int(fits[0].n_parameters[0]))
     figures = _figures(joint, state, fits[0].of(0))
     redundancy = noise.redundancy if kind.kind == "nonrobust" else 1.0
     if redundancy > 1:  # rows of correlated noise count less
@@ -246,21 +241,17 @@ def _read(joint, state, scalings, kind):
         freedom = inference.statistics(fits[0])["degrees_of_freedom"][0]
         figures["degrees_of_freedom"] = freedom
     features = []
-    for fit, prepared in zip(fits, series, strict=True):
-        counted = prepared.rows._replace(weight=prepared.repeats)
-        if joint.has_conditions:
-            (intervals,) = inference.delta_intervals(fit)
-        else:
+    for fit, prepared, curvature in zip(fits, series, curvatures, strict=True):
+        intervals = inference.delta_intervals(fit)
+        if not joint.has_conditions:
             problem = problem_of([prepared], joint.options)
             # The profile adds up squares by their weights, which are no counts of rows.
-            weight = prepared.rows.weight[None] / redundancy
-            of_squares = fit._replace(n_rows=weight.sum(axis=1))
-            rows = Rows(*(a[None] for a in prepared.rows[:3]), weight, np.zeros(1))
-            curvature = inference.kink_curvature(of_squares, rows)
-            given = of_squares, problem, curvature
-            (intervals,) = inference.breakpoint_intervals(*given)
-        features.append((fit.of(0), prepared.rows, counted, intervals))
-    return features, figures, noise
+            weight = prepared.rows.weight.sum(keepdims=True) / redundancy
+            given = fit._replace(n_rows=weight), problem, curvature * redundancy
+            intervals = inference.breakpoint_intervals(*given)
+        counted = prepared.rows._replace(weight=prepared.repeats)
+        features.append((fit.of(0), counted, intervals[0]))
+    return features, noise, figures
 
 
 def split(model, X):
