@@ -53,16 +53,15 @@ def _bounds(model):
     if not cut:
         return None
     of = f"of {counted(len(model.breakpoints_), 'breakpoint')}"
+    text = (
+        f"The 95 % intervals of {cut} {of} end at bounds={model.bounds!r}: the data "
+        "would allow positions outside. Widen bounds, unless they are certain."
+    )
     if held:
         text = (
             f"{held} {of} {'lies' if held == 1 else 'lie'} at an end of bounds="
             f"{model.bounds!r}: the best position may be outside, and then residuals "
             "and standard errors belong to a wrong line. Widen bounds."
-        )
-    else:
-        text = (
-            f"The 95 % intervals of {cut} {of} end at bounds={model.bounds!r}: the "
-            "data would allow positions outside. Widen bounds, unless they are certain."
         )
     return Finding("breakpoints", text, "bounds")
 
@@ -73,16 +72,13 @@ def _limit(model):
     is_open = model.n_breakpoints == "auto" and not _is_exact(model)
     if not is_open or np.sum(model.breakpoint_std_ != 0) < most:
         return None
+    text = f"The criterion falls up to {most} breakpoints, the most that "
     if most < model.max_breakpoints:
-        text = (
-            f"The criterion falls up to {most} breakpoints, the most that there is "
-            "room for. Lower min_rows or min_distance, or take more rows."
-        )
+        text += "there is room for. Lower min_rows or min_distance, or take more rows."
         return Finding("breakpoints", text, "min_rows")
-    text = (
-        f"The criterion falls up to {most} breakpoints, the most that were tried. "
-        "Raise max_breakpoints; if the number keeps growing, the function is no broken "
-        "line, or the noise is correlated."
+    text += (
+        "were tried. Raise max_breakpoints; if the number keeps growing, the function "
+        "is no broken line, or the noise is correlated."
     )
     return Finding("breakpoints", text, "max_breakpoints")
 
@@ -156,11 +152,9 @@ def _uncertain(model):
     """Breakpoints whose intervals reach their neighbours."""
     if _jump(model) is not None:
         return None  # so do those of the two kinks
-    ends = model.segments_["start"][0], model.segments_["end"][-1]
-    low = np.array([ends[0], *model.breakpoints_[:-1]])
-    high = np.array([*model.breakpoints_[1:], ends[1]])
-    interval = model.breakpoint_interval_
-    n = int(np.sum((interval[:, 0] <= low) | (interval[:, 1] >= high)))
+    interval, segments = model.breakpoint_interval_, model.segments_
+    reached = interval[:, 0] <= segments["start"][:-1]
+    n = int(np.sum(reached | (interval[:, 1] >= segments["end"][1:])))
     if n == 0:
         return None
     text = (
@@ -176,10 +170,8 @@ def _ends(model):
     n_rows, found = model.segments_["n_rows"], model.breakpoint_std_ != 0
     if model.min_rows is not None or _is_exact(model) or not found.any():
         return None
-    n_first, n_last = (
-        int(n_rows[end]) if found[end] else n_rows.sum() for end in (0, -1)
-    )
-    note = note_on_ends(n_first, n_last, int(n_rows.sum()))
+    ends = [int(n_rows[end]) if found[end] else n_rows.sum() for end in (0, -1)]
+    note = note_on_ends(*ends, int(n_rows.sum()))
     if not note:
         return None
     text = f"{note} Set min_rows=10, unless the break is known to be there."
@@ -294,12 +286,9 @@ def summarise(model):
         "Covariance": model._covariance.kind,
     }
     if model._family.has_known_variance:
-        facts |= {
-            "Family": model._family.name,
-            "D2": figures["d2"],
-            "Deviance": figures["deviance"],
-            "Dispersion": figures["dispersion"],
-        }
+        names = "deviance", "dispersion"
+        facts |= {"Family": model._family.name, "D2": figures["d2"]}
+        facts |= {name.capitalize(): figures[name] for name in names}
     else:
         noise = ", ".join(f"{one.noise_std_:.4g}" for one in of_columns)
         facts |= {"R2": figures["r2"]}

@@ -209,36 +209,26 @@ def predict(fit, x, linear):
 
 def user_parameters(fit):
     """Return parameters and covariance in the user's units."""
-    scaling, form, n_kinks = fit.scaling, fit.form, len(fit.kinks)
-    n, m, lead = fit.coef.shape[-1], scaling.linear_size.shape[-1], 1 + form.slope
-    size, y_size, k = (
-        scaling.size[..., None],
-        scaling.y_size[..., None],
-        fit.t.shape[-1],
-    )
-    factor = np.ones((*fit.coef.shape[:-1], n + n_kinks))
+    scaling, form = fit.scaling, fit.form
+    lead, n, m = 1 + form.slope, fit.coef.shape[-1], scaling.linear_size.shape[-1]
+    size, y_size = scaling.size[..., None], scaling.y_size[..., None]
+    scaled = np.concatenate([fit.coef, fit.t[..., fit.kinks]], axis=-1)
+    factor = np.ones(scaled.shape)
     for power in range(1, 1 + form.ramp):
-        factor[..., fit.ramps + (power - 1) * k] = 1 / size**power
+        factor[..., fit.ramps + (power - 1) * fit.t.shape[-1]] = 1 / size**power
     factor[..., n - m : n] = 1 / scaling.linear_size
     factor[..., :n] *= y_size
     factor[..., n:] = size
-    # What the coefficients of 1, x, ... depend on.
-    rows = np.zeros((*fit.coef.shape[:-1], lead, n + n_kinks))
-    for power in range(lead):
+    jacobian = factor[..., None] * np.eye(scaled.shape[-1])
+    for power in range(1, lead):  # on which lower powers depend
         own = powers_of(scaling.center, power, lead - 1) / scaling.size**power
-        rows[..., power] = np.moveaxis(own, 0, -1) * y_size
-    rows[..., 0, n - m : n] = -y_size * scaling.linear_center / scaling.linear_size
-    scaled = np.concatenate([fit.coef, fit.t[..., fit.kinks]], axis=-1)
-    values = factor * scaled
-    values[..., :lead] = (rows @ scaled[..., None])[..., 0]
+        jacobian[..., :lead, power] = np.moveaxis(own, 0, -1) * y_size
+    jacobian[..., 0, n - m : n] = -factor[..., n - m : n] * scaling.linear_center
+    values = (jacobian @ scaled[..., None])[..., 0]
     values[..., 0] += scaling.y_center
     values[..., n:] += scaling.center[..., None]
-    with np.errstate(over="ignore"):  # a variance beyond the floats is infinite
-        covariance = factor[..., :, None] * fit.covariance * factor[..., None, :]
-        cross = fit.covariance @ np.swapaxes(rows, -1, -2)
-        covariance[..., :lead] = factor[..., None] * cross
-        covariance[..., :lead, :] = np.swapaxes(covariance[..., :lead], -1, -2)
-        covariance[..., :lead, :lead] = rows @ cross
+    with np.errstate(over="ignore", invalid="ignore"):
+        covariance = jacobian @ fit.covariance @ np.swapaxes(jacobian, -1, -2)
     return values, covariance
 
 

@@ -22,7 +22,6 @@ inequalities are a problem of least distance, which non-negative least squares s
 """
 
 from itertools import chain, combinations
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +32,7 @@ from sklearn_gn.data.rows import check_sample_weight
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.least_squares import Rows
-from sklearn_gn.segmented.preparation import Options, Prepared, prepare, problem_of
+from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     HALF,
@@ -151,53 +150,6 @@ class Condition(NamedTuple):
     is_equal: bool
 
 
-def parse_slopes(slopes, n_segments):
-    """Return the conditions on slopes: (name, segments, sign, value, is_equal).
-
-    The slope, or the difference of the slopes of two segments, times the sign is equal
-    to the value times the sign, or at least that.
-    """
-    of_all = isinstance(slopes, tuple)
-    entries = [slopes] * n_segments if of_all else list(slopes)
-    if len(entries) != n_segments:
-        raise ValueError(
-            f"slopes={slopes!r} has {len(entries)} entries, but the line has "
-            f"{n_segments} segments: give one for each, or a tuple (low, high)."
-        )
-    found, first = [], {}
-    for j, entry in enumerate(entries):
-        name = f"slopes={slopes!r}" if of_all else f"slopes[{j}]={entry!r}"
-        if isinstance(entry, str):
-            if entry in first:
-                found.append((name, (first[entry], j), 1, 0.0, True))
-            first.setdefault(entry, j)
-        elif entry is not None and isinstance(entry, Real) and np.isfinite(entry):
-            found.append((name, (j,), 1, float(entry), True))
-        elif isinstance(entry, (tuple, list)) and len(entry) == 2:
-            for sign, bound in zip((1, -1), entry, strict=True):
-                if bound is not None and np.isfinite(bound):
-                    found.append((name, (j,), sign, float(bound), False))
-        elif entry is not None:
-            raise ValueError(
-                f"{name} must be None, a slope, a pair (low, high), or a text that "
-                "names segments with the same slope."
-            )
-    return found
-
-
-def parse_points(through):
-    """Return the points (x, y) that the line goes through, of shape (m, 2)."""
-    try:
-        points = np.atleast_2d(np.asarray(through, dtype=np.float64))
-    except (TypeError, ValueError):
-        points = np.empty(0)
-    if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
-        raise ValueError(
-            f"through must be a point (x, y) or a list of points, got {through!r}."
-        )
-    return points
-
-
 def least_squares_under(matrix, target, conditions):
     """Return the z that minimises ``|matrix z - target|``, or None if there is none."""
     equal = [c for c in conditions if c.is_equal]
@@ -269,7 +221,7 @@ class Joint(NamedTuple):
     weight: np.ndarray  # repeats times precisions
     repeats: np.ndarray
     family: Family
-    slopes: list  # of the first feature, see parse_slopes
+    slopes: list  # of the first feature, see parse_slopes of preparation
     points: list  # (x, y, name) through which its line goes
     options: Options  # of the engine; known breakpoints are those of the first feature
     limits: list  # of each feature, the problem of the engine that says what is allowed
@@ -444,33 +396,27 @@ def _best_of(joint, state, kinks, moves):
         trials.append([np.sort(own) for own in np.split(at, ends)][: len(state.t)])
     for t, fine in zip(trials, joint.allowed(trials), strict=True):
         new = fit_at(joint, t, z, w) if fine else None
-        best = new if _is_better(new, best, 0.0) else best
+        best = new if _is_better(new, best) else best
     return best
 
 
-def _is_better(state, other, least=DEPENDENT):
+def _is_better(state, other):
     if state is None or other is None:
         return state is not None
-    return state.deviance < other.deviance * (1 - least)
+    return state.deviance < other.deviance * (1 - DEPENDENT)
 
 
 # --- the number ----------------------------------------------------------------------
 
 
-def prepared_for(joint, f, t, z, w, extra=None):
-    """Return the rows for the engine, feature f broken and the others linear.
-
-    With further columns, which have the units of the joint fit, all keep these.
-    """
+def prepared_for(joint, f, t, z, w, extra=()):
+    """Return the rows for the engine, feature f broken, the others and more linear."""
     every = enumerate(zip(joint.x, t, strict=True))
     others = [block(joint.options.form, x, own) for g, (x, own) in every if g != f]
-    linear = np.hstack([np.empty((len(z), 0)), *others, joint.linear, *(extra or ())])
-    if extra is None:
-        weight = w * (joint.repeats.sum() / w.sum())
-        return prepare(joint.x[f], z, linear, weight, joint.repeats)
-    order, m = np.argsort(joint.x[f], kind="stable"), linear.shape[1]
+    linear = np.hstack([np.empty((len(z), 0)), *others, joint.linear, *extra])
+    order = np.argsort(joint.x[f], kind="stable")
     rows = Rows(*(each[order] for each in (joint.x[f], z, linear, w)))
-    return Prepared(rows, Scaling.identity(m), joint.repeats[order])
+    return Prepared(rows, Scaling.identity(linear.shape[1]), joint.repeats[order])
 
 
 def _with(joint, t, f, knots):
@@ -493,17 +439,18 @@ def find(joint, numbers, most, criterion):
     free = joint._replace(slopes=[], points=[], options=options)
     state, paths = without_breakpoints(free), [None] * len(joint.x)
     is_plain = not (joint.family.has_known_variance or joint.has_conditions)
+    options = joint.options._replace(criterion=criterion)
     for _ in range(_MOST_TURNS):
         before = state
         for f, number in enumerate(numbers):
             if is_plain:  # the engine's breakpoints are the best
-                prepared = prepared_for(joint, f, state.t, joint.y, joint.weight)
-                options = joint.options._replace(criterion=criterion)
-                ((knots, path, _),), *_ = choose([prepared], options, (number, most))
-                t, paths[f] = _with(joint, state.t, f, knots), path
-                state = None
-                if joint.allowed([t])[0]:
-                    state = fit_at(joint, t, joint.y, joint.weight)
+                rows = joint.y, joint.weight
+                prepared = prepared_for(joint, f, state.t, *rows)
+                ((knots, paths[f], _),), *_ = choose(
+                    [prepared], options, (number, most)
+                )
+                t = _with(joint, state.t, f, knots)
+                state = fit_at(joint, t, *rows) if joint.allowed([t])[0] else None
             else:
                 given = joint, state, f, number, most, criterion
                 state, paths[f] = _choose(*given)

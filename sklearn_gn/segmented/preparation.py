@@ -1,6 +1,6 @@
 """From the user's parameters and data to the problem of the search."""
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -110,6 +110,53 @@ def _positions(name, given, kind):
     ):
         raise ValueError(f"{name} must be a list of finite numbers, got {given!r}.")
     return values.astype(np.float64)
+
+
+def parse_slopes(slopes, n_segments):
+    """Return the conditions on slopes: (name, segments, sign, value, is_equal).
+
+    The slope, or the difference of the slopes of two segments, times the sign is equal
+    to the value times the sign, or at least that.
+    """
+    of_all = isinstance(slopes, tuple)
+    entries = [slopes] * n_segments if of_all else list(slopes)
+    if len(entries) != n_segments:
+        raise ValueError(
+            f"slopes={slopes!r} has {len(entries)} entries, but the line has "
+            f"{n_segments} segments: give one for each, or a tuple (low, high)."
+        )
+    found, first = [], {}
+    for j, entry in enumerate(entries):
+        name = f"slopes={slopes!r}" if of_all else f"slopes[{j}]={entry!r}"
+        if isinstance(entry, str):
+            if entry in first:
+                found.append((name, (first[entry], j), 1, 0.0, True))
+            first.setdefault(entry, j)
+        elif entry is not None and isinstance(entry, Real) and np.isfinite(entry):
+            found.append((name, (j,), 1, float(entry), True))
+        elif isinstance(entry, (tuple, list)) and len(entry) == 2:
+            for sign, bound in zip((1, -1), entry, strict=True):
+                if bound is not None and np.isfinite(bound):
+                    found.append((name, (j,), sign, float(bound), False))
+        elif entry is not None:
+            raise ValueError(
+                f"{name} must be None, a slope, a pair (low, high), or a text that "
+                "names segments with the same slope."
+            )
+    return found
+
+
+def parse_points(through):
+    """Return the points (x, y) that the line goes through, of shape (m, 2)."""
+    try:
+        points = np.atleast_2d(np.asarray(through, dtype=np.float64))
+    except (TypeError, ValueError):
+        points = np.empty(0)
+    if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
+        raise ValueError(
+            f"through must be a point (x, y) or a list of points, got {through!r}."
+        )
+    return points
 
 
 def folds_of(model, order, y):
@@ -235,21 +282,12 @@ def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
     units = np.where(largest > 0, largest, 1)
     deviations = units * np.sqrt(share @ ((values - centers) / units) ** 2)
     deviations = np.where(largest > 0, deviations, 1)
-    scaling = Scaling(
-        center=np.float64((x[0] + x[-1]) / 2),
-        size=size if size > 0 else np.float64(1),
-        y_center=centers[0],
-        y_size=deviations[0],
-        linear_center=centers[1:],
-        linear_size=deviations[1:],
-    )
-    rows = Rows(
-        np.clip((x - scaling.center) / scaling.size, -1, 1),
-        (y - scaling.y_center) / scaling.y_size,
-        (linear - scaling.linear_center) / scaling.linear_size,
-        weight,
-        rest / scaling.y_size / scaling.y_size,
-    )
+    of_x = np.float64((x[0] + x[-1]) / 2), size if size > 0 else np.float64(1)
+    of_y, of_linear = (centers[0], deviations[0]), (centers[1:], deviations[1:])
+    scaling = Scaling(*of_x, *of_y, *of_linear)
+    x, values = np.clip((x - of_x[0]) / of_x[1], -1, 1), (values - centers) / deviations
+    rest = rest / scaling.y_size / scaling.y_size
+    rows = Rows(x, values[:, 0], values[:, 1:], weight, rest)
     if variance is not None:
         variance = variance / scaling.y_size / scaling.y_size
     return Prepared(rows, scaling, repeats, variance, order, has_precisions)

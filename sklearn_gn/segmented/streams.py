@@ -101,8 +101,8 @@ class Bins:
 
 
 def _terms(u, y, weight):
-    one = np.broadcast_to(weight, u.shape)
-    return one, weight * u, weight * u * u, weight * y, weight * u * y, weight * y * y
+    of_u, of_y = weight * u, weight * y
+    return weight, of_u, of_u * u, of_y, of_y * u, of_y * y
 
 
 # --- chunks --------------------------------------------------------------------------
@@ -150,24 +150,23 @@ def _sums_of(low, step, center, number, chunk):
     x, y, weight = points_of(number, chunk)
     u = (x - low) / step
     index = np.minimum(u.astype(np.intp), N_BINS - 1)
-    terms = _terms(u - index, y - center, 1.0 if weight is None else weight)
+    terms = _terms(u - index, y - center, weight)
     return np.array([np.bincount(index, each, minlength=N_BINS) for each in terms])
 
 
 def _points_in(bins, low, step, center, number, chunk):
     x, y, weight = points_of(number, chunk)
     kept = bins[np.minimum(((x - low) / step).astype(np.intp), N_BINS - 1)]
-    weight = np.ones(len(x)) if weight is None else weight
     return np.stack([x[kept], y[kept] - center, weight[kept]])
 
 
 def _range_of(number, chunk):
     """Return the least and the largest x, the sum of weights, and a mean of y."""
     x, y, weight = points_of(number, chunk)
-    total = len(x) if weight is None else weight.sum()
+    total = weight.sum()
     if not np.isfinite([x.sum(), y.sum(), total]).all():
         raise ValueError("chunks hold NaN or infinity, or sums that overflow.")
-    if weight is not None and weight.min() < 0:
+    if weight.min() < 0:
         raise ValueError("chunks hold negative weights.")
     return x.min(), x.max(), total, float(y.mean())
 
@@ -177,7 +176,7 @@ def _joined(a, b):
 
 
 def points_of(number, chunk):
-    """Return x, y and the weights or None of a chunk."""
+    """Return x, y and the weights of a chunk."""
     arrays = [np.asarray(a, dtype=np.float64) for a in chunk]
     X = arrays[0][:, None] if arrays[0].ndim == 1 else arrays[0]
     if X.ndim != 2 or X.shape[1] != 1:
@@ -189,7 +188,7 @@ def points_of(number, chunk):
         one_column(a, f"Chunk {number}: {name}")
         for name, a in zip(("y", "weights"), arrays[1:], strict=False)
     )
-    return X[:, 0], y, weight[0] if weight else None
+    return X[:, 0], y, weight[0] if weight else np.ones(len(y))
 
 
 # --- rows that are added to a fit ----------------------------------------------------

@@ -283,6 +283,7 @@ def test_known_breakpoints_and_bounds_of_counts():
     assert deviance <= min(each.deviance for each in grid) * (1 + 1e-9)
     held = SegmentedRegressor(1, bounds=(10, 25), family="poisson").fit(X, y)
     assert 10 <= held.breakpoints_[0] <= 25
+    assert "at an end of bounds=(10, 25)" in str(held.diagnose())
 
 
 def test_level_of_counts_that_jumps():
