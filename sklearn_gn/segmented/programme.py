@@ -13,11 +13,13 @@ partition of what is left of the last breakpoint and the last segment (Bellman, 
 approximation of curves by line segments using dynamic programming", 1961).
 
 Its cost grows with the square of the number of places at which a segment may end. Of
-many rows only some are such places, evenly spaced. The breakpoints of the best
-partitions then move, each between its neighbours, to the best of all rows, and the
-places at which they arrive are added, until none is new.
+many rows only some are such places: evenly spaced ones, and those at which segments are
+split best, one after the other. The breakpoints of the best partitions then move, each
+between its neighbours, to the best of all rows, and the places at which they arrive are
+added, until none is new.
 """
 
+import heapq
 from functools import cache
 
 import numpy as np
@@ -140,6 +142,7 @@ def _best_paths(total, steps):
 
 
 _NONE = Limits(*np.array([-np.inf, np.inf, 0.0, 0.0]))
+SPLITS = 3  # for every breakpoint
 
 
 class Segments:
@@ -199,6 +202,24 @@ class Segments:
             first, last = max(middle - stride, first), min(middle + stride + 1, last)
         return at, value
 
+    def binary_splits(self, most):
+        """Return the positions of splits, the most useful segment first."""
+        found, waiting = [], []
+
+        def add(start, end):
+            at, value = self.split(start, end)
+            whole = float(self.gain(np.array(start), np.array(end)))
+            if np.isfinite(value):
+                heapq.heappush(waiting, (whole - value, start, at, end))
+
+        add(0, self.n)
+        while waiting and len(found) < most:
+            _, start, at, end = heapq.heappop(waiting)
+            found.append(at)
+            add(start, at)
+            add(at, end)
+        return found
+
     def moved(self, path):
         """Return a partition whose ends have moved, each to its best position."""
         path = list(path)
@@ -220,6 +241,8 @@ def best_partitions(segments, most):
     few = min(len(inside), MOST_CANDIDATES)
     even = inside[np.unique(np.linspace(0, len(inside) - 1, few).astype(np.intp))]
     places = {0, segments.n, *even.tolist()}
+    if few < len(inside):
+        places.update(segments.binary_splits(SPLITS * most))
     while True:
         explained, paths = partitions_at(segments, np.array(sorted(places)), most)
         if few == len(inside):

@@ -308,7 +308,9 @@ def exact_knots(data, most):
     sums = np.pad(np.cumsum(terms.T, axis=1), ((0, 0), (1, 0)))
     for slope in (True, False)[most <= 1 :]:
         segments, total = programme.Segments(x, sums, slope), 2 * data.size
-        explained, paths = programme.best_partitions(segments, most - slope)
+        places = segments.binary_splits(programme.SPLITS * (most - slope))
+        places = np.unique([0, len(x), *places])
+        explained, paths = programme.partitions_at(segments, places, most - slope)
         exact = np.flatnonzero(total - explained <= DEPENDENT * total)
         if not len(exact):
             continue
