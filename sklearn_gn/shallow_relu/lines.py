@@ -2,15 +2,14 @@
 
 With one feature the shallow ReLU network is a broken line with its breakpoints at the
 neurons. Left of the data a neuron gives the first line its slope; without one there the
-function is level up to its first breakpoint. Descents and the search of one target are
-in :mod:`sklearn_gn.segmented.search`, and an information criterion chooses a size by
-:mod:`sklearn_gn.segmented.selection`.
+function is level up to its first breakpoint. Descents and the search are in
+:mod:`sklearn_gn.segmented.search`, and an information criterion chooses a size by
+:mod:`sklearn_gn.segmented.selection`; several targets share their breakpoints.
 
 Differences of running sums have rounding errors of the size of the total. What a fit
 returns is computed from two rows for every interval between breakpoints, with the same
 moments as all of it (:func:`fit_at`). On these the joint Gauss-Newton step is a small
-least-squares problem, which refines fits of data without noise, and does the descent of
-several targets, whose breakpoints are shared.
+least-squares problem, which refines fits of data without noise.
 """
 
 from enum import IntEnum
@@ -428,34 +427,28 @@ class SizePath:
 
 def select_size(data, first, path):
     """Visit networks of all sizes, and one of the ``first`` hyperplanes, or of None."""
-    rows, q, knots = data.rows, data.rows.y.shape[1], [np.full(1, LEFT)]
-    most, penalty = min(MOST_NEURONS, max(len(rows.x) - 1, 1)), [0.0]
-    if most > 1:
-        ((best, found, _),), *_ = selection.choose(
-            _prepared(rows, path.n_observations / q),
-            _OPTIONS._replace(criterion=path.criterion),
-            (None, most - 1),
-            shared=True,
-        )
-        knots, losses = [np.append(LEFT, best)], found["rss"] / 2
-        penalty = found.get("search_penalty", 0 * losses)
-        sizes = 1 + found["n_breakpoints"]
-        columns = sizes, np.maximum(losses, EXACT * data.size), found["n_parameters"]
-        for n, loss, n_parameters, extra in zip(*columns, penalty, strict=True):
-            hyperplanes = np.ones((n, 2))  # of other sizes only their number counts
-            hyperplanes[:, 0] = -np.append(LEFT, best) if n == len(best) + 1 else 0
-            path.visit(hyperplanes, loss, n_parameters, extra)
-        knots = []
+    rows, q = data.rows, data.rows.y.shape[1]
+    ((best, found, _),), *_ = selection.choose(
+        _prepared(rows, path.n_observations / q),
+        _OPTIONS._replace(criterion=path.criterion),
+        (None, min(MOST_NEURONS, max(len(rows.x) - 1, 1)) - 1),
+        shared=True,
+    )
+    best, losses = np.append(LEFT, best), found["rss"] / 2
+    penalty, sizes = found.get("search_penalty", 0 * losses), 1 + found["n_breakpoints"]
+    columns = sizes, np.maximum(losses, EXACT * data.size), found["n_parameters"]
+    for n, loss, n_parameters, extra in zip(*columns, penalty, strict=True):
+        hyperplanes = np.ones((n, 2))  # of other sizes only their number counts
+        hyperplanes[:, 0] = -best if n == len(best) else 0
+        path.visit(hyperplanes, loss, n_parameters, extra)
     if first is not None:
-        first = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
-        knots.append(_descended(data, first[None], descend)[0])
-    for own in knots:
-        line = fit_at(own, rows)
-        used = line.knots[line.knots < RIGHT]
-        hyperplanes = np.column_stack([-used, np.ones(len(used))])
+        knots = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
+        line = fit_at(_descended(data, knots[None], descend)[0], rows)
+        knots = line.knots[line.knots < RIGHT]
+        hyperplanes = np.column_stack([-knots, np.ones(len(knots))])
         # A breakpoint left of the data is no parameter, its slope is.
-        n_parameters = int(np.sum(used > LEFT)) + q * (1 + len(used))
-        extra = penalty[min(len(used), len(penalty)) - 1]
+        n_parameters = int(np.sum(knots > LEFT)) + q * (1 + len(knots))
+        extra = penalty[min(len(knots), len(penalty)) - 1]
         path.visit(hyperplanes, line.loss, n_parameters, extra)
 
 
