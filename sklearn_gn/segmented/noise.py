@@ -184,7 +184,7 @@ def robust_fit(form, prepared, y, t):
     return fitted, residual, scale_of(residual, rows.weight)
 
 
-def find_robustly(search, prepared, options):
+def find_robustly(find, change, prepared, options):
     """Search until the weights of the series no longer change.
 
     Rows far from a running median begin on it: clipped to the bound, a few of them at
@@ -209,7 +209,10 @@ def find_robustly(search, prepared, options):
     for _ in range(_MOST_SEARCHES):
         if not len(moving):
             break
-        answers, *_ = search([clipped[b] for b in moving])
+        some = [clipped[b] for b in moving]
+        answers, *more = find(some)
+        if change:  # of their numbers, as the noise varies
+            change(some, answers, *more)
         same = []
         for b, (t, path, form) in zip(moving, answers, strict=True):
             old, found[b] = found[b], (t, path, form)

@@ -203,20 +203,18 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max([len(each.rows.x) for each in prepared])
     limits = number and min(number, most), min(model.max_breakpoints, most)
-    find = partial(choose_kinds, options=options)
+    find = partial(choose_kinds, options=options, limits=limits)
     if options.form.kinds is None:
-        find = partial(choose, options=options, folds=folds, shared=shared)
-
-    def search(prepared):
-        found = find(prepared, limits=limits)
-        if number is None and options.criterion == "bic" and not shared:
-            _change_numbers_by_noise(find, options, limits[1], prepared, *found)
-        return found
-
+        given = {"limits": limits, "folds": folds, "shared": shared}
+        find = partial(choose, options=options, **given)
+    is_open = number is None and options.criterion == "bic" and not shared
+    change = is_open and partial(_change_numbers_by_noise, find, options, limits[1])
     if model.loss == "huber":
-        found, clipped = find_robustly(search, prepared, options)
+        found, clipped = find_robustly(find, change, prepared, options)
         return found, clipped, problem_of(clipped, options)
-    found, problem, _ = search(prepared)
+    found, problem, fits = find(prepared)
+    if change:
+        change(prepared, found, problem, fits)
     return found, prepared, problem
 
 
