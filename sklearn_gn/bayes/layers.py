@@ -235,7 +235,8 @@ class Layers(NamedTuple):
                 self.n_values,
                 parameters[0],
             )
-            coef = xp.repeat(output[-self.sizes[-1] :], self.shapes()[0][1], axis=0)
+            hidden = output[len(output) - self.sizes[-1] :]  # of none, none
+            coef = xp.repeat(hidden, self.shapes()[0][1], axis=0)
             cross = (gram[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
             linear = xp.kron(gram[:n, :n], np.eye(k))
             of_layer = gram[n:, n:] * (coef @ coef.T)

@@ -16,7 +16,7 @@ from sklearn_gn.plotting._common import (
     date_axis,
     fitted_attribute,
 )
-from sklearn_gn.segmented import inference, several
+from sklearn_gn.segmented import fitted, inference
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -198,7 +198,7 @@ class SegmentsDisplay(Display):
             estimator = _of_feature(estimator, feature)
         # Over the range of the samples, with the linear features at their means.
         fit, mean_of = estimator._fit, estimator._family.mean
-        x, _ = several.split(estimator, X)
+        x, _ = fitted.split(estimator, X)
         even, t = np.linspace(x.min(), x.max(), 400), fit.breakpoints
         t = t[(t > even[0]) & (t < even[-1])]
         grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))

@@ -53,16 +53,15 @@ def _bounds(model):
     if not cut:
         return None
     of = f"of {counted(len(model.breakpoints_), 'breakpoint')}"
+    text = (
+        f"The 95 % intervals of {cut} {of} end at bounds={model.bounds!r}: the data "
+        "would allow positions outside. Widen bounds, unless they are certain."
+    )
     if held:
         text = (
             f"{held} {of} {'lies' if held == 1 else 'lie'} at an end of bounds="
             f"{model.bounds!r}: the best position may be outside, and then residuals "
             "and standard errors belong to a wrong line. Widen bounds."
-        )
-    else:
-        text = (
-            f"The 95 % intervals of {cut} {of} end at bounds={model.bounds!r}: the "
-            "data would allow positions outside. Widen bounds, unless they are certain."
         )
     return Finding("breakpoints", text, "bounds")
 
@@ -73,16 +72,13 @@ def _limit(model):
     is_open = model.n_breakpoints == "auto" and not _is_exact(model)
     if not is_open or np.sum(model.breakpoint_std_ != 0) < most:
         return None
+    text = f"The criterion falls up to {most} breakpoints, the most that "
     if most < model.max_breakpoints:
-        text = (
-            f"The criterion falls up to {most} breakpoints, the most that there is "
-            "room for. Lower min_rows or min_distance, or take more rows."
-        )
+        text += "there is room for. Lower min_rows or min_distance, or take more rows."
         return Finding("breakpoints", text, "min_rows")
-    text = (
-        f"The criterion falls up to {most} breakpoints, the most that were tried. "
-        "Raise max_breakpoints; if the number keeps growing, the function is no broken "
-        "line, or the noise is correlated."
+    text += (
+        "were tried. Raise max_breakpoints; if the number keeps growing, the function "
+        "is no broken line, or the noise is correlated."
     )
     return Finding("breakpoints", text, "max_breakpoints")
 
@@ -104,16 +100,6 @@ def warn_of_number(model, outlying=()):
         warn_user(
             f"Neighbouring residuals correlate ({model.residual_correlation_:.2f}): "
             "the number of breakpoints means little; diagnose() says what to do."
-        )
-
-
-def warn_of_unknown_noise(fit):
-    """Warn where standard deviations are NaN, as the noise cannot be estimated."""
-    if fit.is_noise_unknown:
-        warn_user(
-            f"The weights of the rows sum to {fit.n_rows:.4g}, and the fit has "
-            f"{fit.n_parameters} parameters: the noise cannot be estimated, and the "
-            "standard deviations are NaN."
         )
 
 
@@ -166,11 +152,9 @@ def _uncertain(model):
     """Breakpoints whose intervals reach their neighbours."""
     if _jump(model) is not None:
         return None  # so do those of the two kinks
-    ends = model.segments_["start"][0], model.segments_["end"][-1]
-    low = np.array([ends[0], *model.breakpoints_[:-1]])
-    high = np.array([*model.breakpoints_[1:], ends[1]])
-    interval = model.breakpoint_interval_
-    n = int(np.sum((interval[:, 0] <= low) | (interval[:, 1] >= high)))
+    interval, segments = model.breakpoint_interval_, model.segments_
+    reached = interval[:, 0] <= segments["start"][:-1]
+    n = int(np.sum(reached | (interval[:, 1] >= segments["end"][1:])))
     if n == 0:
         return None
     text = (
@@ -186,10 +170,8 @@ def _ends(model):
     n_rows, found = model.segments_["n_rows"], model.breakpoint_std_ != 0
     if model.min_rows is not None or _is_exact(model) or not found.any():
         return None
-    n_first, n_last = (
-        int(n_rows[end]) if found[end] else n_rows.sum() for end in (0, -1)
-    )
-    note = note_on_ends(n_first, n_last, int(n_rows.sum()))
+    ends = [int(n_rows[end]) if found[end] else n_rows.sum() for end in (0, -1)]
+    note = note_on_ends(*ends, int(n_rows.sum()))
     if not note:
         return None
     text = f"{note} Set min_rows=10, unless the break is known to be there."
@@ -197,10 +179,25 @@ def _ends(model):
 
 
 def _noise(model):
+    """How the data lie about the lines, and counts beside what their family says."""
     if _is_exact(model) or model._fit.is_noise_unknown:
         return None
+    figures = model.statistics_
     if model._family.has_known_variance:
-        return _dispersion(model)
+        dispersion, name = figures["dispersion"], f"family={model.family!r}"
+        freedom = max(figures["degrees_of_freedom"], 1.0)
+        if dispersion < 1 + SIGNIFICANT * np.sqrt(2 / freedom):
+            text = (
+                f"The counts vary no more than {name} may explain: their dispersion is "
+                f"{dispersion:.3g}."
+            )
+            return Finding("noise", text)
+        text = (
+            f"The counts vary {dispersion:.3g} times as much as {name} says: standard "
+            "errors are too small, and there may be too many breakpoints. Set "
+            'covariance="HC3".'
+        )
+        return Finding("noise", text, "covariance")
     spread = f"{model.noise_std_:.3g}"
     text = f"The data lie about the lines with a standard deviation of {spread}."
     if model.n_breakpoints == "auto":
@@ -216,24 +213,6 @@ def _noise(model):
     return Finding("noise", text)
 
 
-def _dispersion(model):
-    """How much counts vary, and whether that is more than their family says."""
-    dispersion = model.statistics_["dispersion"]
-    freedom = max(model.statistics_["degrees_of_freedom"], 1.0)
-    if dispersion < 1 + SIGNIFICANT * np.sqrt(2 / freedom):
-        text = (
-            f"The counts vary no more than family={model.family!r} may explain: their "
-            f"dispersion is {dispersion:.3g}."
-        )
-        return Finding("noise", text)
-    text = (
-        f"The counts vary {dispersion:.3g} times as much as family={model.family!r} "
-        "says: standard errors are too small, and there may be too many breakpoints. "
-        'Set covariance="HC3".'
-    )
-    return Finding("noise", text, "covariance")
-
-
 def _correlation(model):
     """The criterion or the standard errors take the noise for independent."""
     known = len(model.autocorrelation_) > 0
@@ -244,8 +223,8 @@ def _correlation(model):
         return None
     text = (
         "Neighbouring residuals are correlated: the correlation is "
-        f"{model.residual_correlation_:.2f}, {model._correlation_errors:.0f} standard "
-        "errors from zero. "
+        f"{model.residual_correlation_:.2f}, {model._noise_of_fit.n_errors:.0f} "
+        "standard errors from zero. "
     )
     by_default = model.criterion == "bic" and model.autocorrelation == "auto"
     other = "" if by_default else 'criterion="bic" with autocorrelation="auto", or '
@@ -266,7 +245,7 @@ def _correlation(model):
 
 def is_correlated(model):
     """Return whether neighbouring residuals are correlated, beyond rounding errors."""
-    return not _is_exact(model) and model._correlation_errors > SIGNIFICANT
+    return not _is_exact(model) and model._noise_of_fit.n_errors > SIGNIFICANT
 
 
 def _is_exact(model):
@@ -307,12 +286,9 @@ def summarise(model):
         "Covariance": model._covariance.kind,
     }
     if model._family.has_known_variance:
-        facts |= {
-            "Family": model._family.name,
-            "D2": figures["d2"],
-            "Deviance": figures["deviance"],
-            "Dispersion": figures["dispersion"],
-        }
+        names = "deviance", "dispersion"
+        facts |= {"Family": model._family.name, "D2": figures["d2"]}
+        facts |= {name.capitalize(): figures[name] for name in names}
     else:
         noise = ", ".join(f"{one.noise_std_:.4g}" for one in of_columns)
         facts |= {"R2": figures["r2"]}
@@ -322,14 +298,37 @@ def summarise(model):
         facts["Noise autoregression"] = ", ".join(
             f"{phi:.3g}" for phi in model.autocorrelation_
         )
-    dates = any(kind is not None for kind in model._date_kinds)
     tables = {}
     for j, one in enumerate(of_columns):
         own, of = _tables(one), f" of column {j} of y" if len(of_columns) > 1 else ""
         if j and not one._fit.form.step:  # which are common
             own.pop("Breakpoints", None)
         tables |= {heading + of: table for heading, table in own.items()}
-    return Summary("Segmented regression", facts, tables, _notes(model, dates))
+    notes = ["Outside the data, the first and the last segment are extended."]
+    if model.degree == 2:
+        notes.append("A segment is intercept + slope x + quadratic x^2.")
+    if any(fit.free.any() for fit in model._fits):
+        notes.append(
+            "Changes at an estimated breakpoint have no p-value; "
+            "breakpoint_test(X, y) has one."
+        )
+    if any(kind is not None for kind in model._date_kinds):
+        notes.append(
+            "Slopes are per day, and intercepts are values at 1970-01-01. Standard "
+            "errors of breakpoints are in days."
+        )
+    if model._fit.is_noise_unknown:
+        notes.append(
+            "There are no more rows than parameters: the noise cannot be estimated, "
+            "and there are no standard errors, tests and intervals."
+        )
+    correlated = [view for view in model._views() if is_correlated(view)]
+    if correlated:
+        notes.append(
+            "Neighbouring residuals are correlated "
+            f"({correlated[0].residual_correlation_:.2f}); diagnose() says what to do."
+        )
+    return Summary("Segmented regression", facts, tables, notes)
 
 
 def _tables(model):
@@ -385,35 +384,6 @@ def _tables(model):
         upper: parameters["upper"],
     }
     return breakpoints | {"Parameters": coefficients} | segments
-
-
-def _notes(model, dates):
-    """Return what to know when reading the tables."""
-    notes = ["Outside the data, the first and the last segment are extended."]
-    if model.degree == 2:
-        notes.append("A segment is intercept + slope x + quadratic x^2.")
-    if any(fit.free.any() for fit in model._fits):
-        notes.append(
-            "Changes at an estimated breakpoint have no p-value; "
-            "breakpoint_test(X, y) has one."
-        )
-    if dates:
-        notes.append(
-            "Slopes are per day, and intercepts are values at 1970-01-01. Standard "
-            "errors of breakpoints are in days."
-        )
-    if model._fit.is_noise_unknown:
-        notes.append(
-            "There are no more rows than parameters: the noise cannot be estimated, "
-            "and there are no standard errors, tests and intervals."
-        )
-    correlated = [view for view in model._views() if is_correlated(view)]
-    if correlated:
-        notes.append(
-            "Neighbouring residuals are correlated "
-            f"({correlated[0].residual_correlation_:.2f}); diagnose() says what to do."
-        )
-    return notes
 
 
 def _dates(values, span):

@@ -14,16 +14,17 @@ from sklearn.metrics import r2_score
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike, RandomState
 from sklearn_gn.base import DiagnoseMixin, VersionStampMixin, unchanged_on_failure
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.chunks import takes_only_chunks
 from sklearn_gn.data.rows import check_fits
 from sklearn_gn.runtime.summary import Summary
-from sklearn_gn.segmented import fitted, inference, preparation, several, streams
-from sklearn_gn.segmented.diagnosis import diagnose, summarise, warn_of_unknown_noise
+from sklearn_gn.segmented import fitted, inference, preparation, streams
+from sklearn_gn.segmented.diagnosis import diagnose, summarise
 from sklearn_gn.segmented.existence import BreakpointTest, existence_test
-from sklearn_gn.segmented.families import FAMILIES, check_offset
+from sklearn_gn.segmented.joint import FAMILIES, check_offset
 from sklearn_gn.segmented.least_squares import COVARIANCES
 from sklearn_gn.segmented.noise import noise_scale_of
 from sklearn_gn.segmented.selection import CRITERIA, find_of_one
@@ -56,8 +57,8 @@ class SegmentedRegressor(
     Parameters
     ----------
     n_breakpoints : int, "auto" or list of these, default="auto"
-        Number of breakpoints to find; "auto": ``criterion`` chooses it. One number for
-        each of several broken features, or a list.
+        Number of breakpoints to find; "auto": ``criterion`` chooses it. A list has one
+        for each of several broken features.
     kinks : bool, default=True
         Whether the slope changes at breakpoints.
     jumps : bool or "auto", default=False
@@ -170,9 +171,8 @@ class SegmentedRegressor(
     lines include the uncertainty of kinks, but treat the positions of jumps as known. A
     row of weight two counts as two rows.
 
-    If the fit is poor, :meth:`diagnose` says what limited it: raise
-    ``max_breakpoints``, allow ``jumps``, or compare the numbers of breakpoints in
-    ``selection_path_``. The :doc:`user guide </user_guide/segmented>` has more.
+    If the fit is poor, :meth:`diagnose` says what limited it, and ``selection_path_``
+    compares numbers. The :doc:`user guide </user_guide/segmented>` has more.
 
     Examples
     --------
@@ -296,7 +296,6 @@ class SegmentedRegressor(
             the residuals are.
         offset : array-like of shape (n_samples,), default=None
             What is added to the line, such as the logarithm of the exposure of counts.
-            If None, nothing is.
 
         Returns
         -------
@@ -306,10 +305,8 @@ class SegmentedRegressor(
         Raises
         ------
         ValueError
-            If a parameter is out of its range, if known breakpoints or bounds do not
-            match the data, if the data contain NaN or infinity or do not fit into
-            memory, if all weights are zero, if ``y_std`` is not positive, if y
-            does not belong to ``family``, or if conditions contradict each other.
+            If parameters, data and weights do not fit together, or if conditions
+            contradict each other.
 
         Warns
         -----
@@ -331,7 +328,7 @@ class SegmentedRegressor(
         given = sample_weight, y_std, absolute_sigma
         data = preparation.read(self, X, y, *given, multi_output=not is_joint)
         if is_joint:
-            several.fit(self, data, check_offset(offset, X), y_std is not None)
+            fitted.fit_joint(self, data, check_offset(offset, X), y_std is not None)
             return self
         rows, kind = (data.linear, *data[3:6]), data.kinds[0]
         x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
@@ -354,10 +351,9 @@ class SegmentedRegressor(
     def fit_chunks(self, chunks: Iterable[tuple[ArrayLike, ...]]) -> Self:
         """Fit points that come in chunks and do not fit into memory.
 
-        The fit keeps sums, not points, and reads the chunks a few times. Residuals and
-        standard errors are for all points at the breakpoints found; where other
-        breakpoints are almost as good, :meth:`fit` in memory may find those.
-        :meth:`fit` calls this method if X is a dask or a large memory-mapped array.
+        The fit keeps sums and reads the chunks a few times. Where other breakpoints are
+        almost as good, :meth:`fit` in memory may find those. :meth:`fit` calls this
+        method if X is a dask or a large memory-mapped array.
 
         Parameters
         ----------
@@ -373,10 +369,9 @@ class SegmentedRegressor(
         Raises
         ------
         ValueError
-            If the chunks can be iterated only once, if one is malformed, if they
-            contain NaN or infinity, or if a parameter needs all points at once: a
-            ``covariance`` other than "nonrobust", Huber's loss, cross-validation, the
-            evidence, or parabolas.
+            If the chunks can be iterated only once or are malformed, or if a parameter
+            needs all points at once: a ``covariance`` other than "nonrobust", Huber's
+            loss, cross-validation, the evidence, or parabolas.
         """
         streams.fit(self, chunks)
         return self
@@ -389,7 +384,10 @@ class SegmentedRegressor(
     def __getattr__(self, name):
         if name not in vars(self).get("_later", ()):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
-        return fitted.read_off(self, name)
+        rows = {each: vars(self)[each] for each in ("_kept", "_stream", "_row_checks")}
+        self._later[name]()  # sets what an update has postponed
+        vars(self).update(rows)
+        return getattr(self, name)
 
     def __getstate__(self):
         getattr(self, "_noise_scale", None)  # which is found from the rows
@@ -401,13 +399,12 @@ class SegmentedRegressor(
     ) -> Self:
         """Add rows to the fit, and move the breakpoints to where they belong.
 
-        The fit keeps sums, so that the time to add a row hardly grows with the number
-        of rows. Where the criterion would take one breakpoint more or less, or a
-        breakpoint would be better elsewhere, all rows are searched again. In between,
-        kinks move until they are within a hundredth of a standard error, their
-        intervals follow the delta method, and the autocorrelation of the noise keeps
-        its value from the last search. A model that is saved leaves its rows behind:
-        fit it before the next update.
+        The time to add a row hardly grows with the number of rows. Where the criterion
+        would take one breakpoint more or less, or a breakpoint would be better
+        elsewhere, all rows are searched again. In between, kinks move until they are
+        within a hundredth of a standard error, their intervals follow the delta method,
+        and the correlation of the noise keeps its value from the last search. A model
+        that is saved leaves its rows behind: fit it before the next update.
 
         Parameters
         ----------
@@ -426,8 +423,8 @@ class SegmentedRegressor(
         Raises
         ------
         ValueError
-            If the fit was not one of kinks of one feature by least squares with
-            ``covariance="nonrobust"`` and without ``y_std``, or if it was loaded.
+            If the fit was loaded, or not one of kinks of one feature by least squares
+            with ``covariance="nonrobust"`` and without ``y_std``.
         """
         check_is_fitted(self)
         streams.update(self, X, y, sample_weight)
@@ -469,20 +466,24 @@ class SegmentedRegressor(
         Warns
         -----
         UserWarning
-            If ``return_std`` is set and the weights of the rows sum to no more than the
-            number of parameters: the noise cannot be estimated then, and ``y_std`` is
-            NaN.
+            If there are standard errors to return, but no more rows than parameters:
+            ``y_std`` is NaN then.
         """
         check_is_fitted(self)
         if hasattr(self, "estimators_"):
             each = [m.predict(X, return_std, offset=offset) for m in self.estimators_]
             of_columns = np.stack(each, axis=-1)
             return tuple(of_columns) if return_std else of_columns
-        y, std = inference.predict(self._fit, *several.split(self, X))
+        y, std = inference.predict(self._fit, *fitted.split(self, X))
         y = self._family.mean(y + check_offset(offset, y))
         if not return_std:
             return y
-        warn_of_unknown_noise(self._fit)
+        if self._fit.is_noise_unknown:
+            warn_user(
+                f"The weights of the rows sum to {self._fit.n_rows:.4g}, and the fit "
+                f"has {self._fit.n_parameters} parameters: the noise cannot be "
+                "estimated, and the standard deviations are NaN."
+            )
         return y, std * self._family.variance(y)
 
     def score(
@@ -530,7 +531,7 @@ class SegmentedRegressor(
         return noise_scale_of(self._fit, getattr(self, "_noise_rows", None))
 
     def _noise_features(self, X):
-        return np.column_stack(several.split(self, X))
+        return np.column_stack(fitted.split(self, X))
 
     _diagnosis = diagnose
 
@@ -558,11 +559,11 @@ class SegmentedRegressor(
         """Test whether there is a breakpoint besides those in ``breakpoints``.
 
         The statistic is the largest F statistic over all positions that the parameters
-        allow; its distribution without a breakpoint is simulated. ``covariance`` states
-        what is assumed of the noise: that it is normal with one variance ("nonrobust"),
-        independent with any variance (HC, by a wild bootstrap of score statistics), or
-        also correlated along the feature (both HAC, by a bootstrap of its
-        autoregression). The estimator need not be fitted.
+        allow; its distribution without a breakpoint is simulated for the noise that
+        ``covariance`` assumes: normal with one variance ("nonrobust"), independent with
+        any variance (HC, by a wild bootstrap of score statistics), or also correlated
+        along the feature (both HAC, by a bootstrap of its autoregression). The
+        estimator need not be fitted.
 
         Parameters
         ----------

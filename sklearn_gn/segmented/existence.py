@@ -50,7 +50,7 @@ from sklearn_gn.segmented.problem import (
     solve,
     spread,
 )
-from sklearn_gn.segmented.search import EXACT
+from sklearn_gn.segmented.search import EXACT, insert
 from sklearn_gn.segmented.selection import n_parameters
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
@@ -64,66 +64,6 @@ class BreakpointTest(NamedTuple):
     statistic: float  # largest F statistic over the positions
     p_value: float
     breakpoint: float  # position of the largest statistic; NaN without a position
-
-
-class Scan(NamedTuple):
-    """Directions of the function space in which a breakpoint shows."""
-
-    t: np.ndarray  # (c,)
-    scores: np.ndarray  # (c, m) products of orthonormal directions with y
-    covariance: np.ndarray  # (c m, c m) of the scores, for noise of variance one
-    rss: float  # weighted mean of squares without a breakpoint
-    lengths: np.ndarray  # (c,) of the new columns, less their projections; one of each
-
-
-def with_positions(problem):
-    """Return the problem with the positions as candidates that are tested."""
-    rows = spread(0, problem.table.x.shape[1] - 1, MOST_POSITIONS)
-    problem = problem.at(rows)
-    kept = feasible(problem, problem.candidates.t[..., None])[0]
-    return problem.at(rows[kept])
-
-
-def scan(problem):
-    """Return the scores of one series at all positions that are allowed."""
-    problem = with_positions(problem)
-    table, form, t = problem.table, problem.form, problem.candidates.t
-    pieces = all_pieces(problem, np.empty((1, 0)))
-    found = solve(table, pieces, form.flat_end)
-    rows, degree = problem.candidates.rows, len(pieces.coef) - 1
-    powers = [*range(1, 1 + form.ramp), *[0] * form.step]
-    new = concatenate(*(Pieces(rows, powers_of(t, j, degree)) for j in powers))
-    m, c = len(powers), t.shape[1]
-    (inner,), (targets,) = products(table, new, new)
-    (cross,), _ = products(table, new, pieces)
-    cross = np.hstack([cross, targets[:, 1:]])
-    scores = targets[:, 0] - cross @ found.coef[0, :, 0]
-    if found.end is not None:  # of the pieces less their slopes at the end
-        slope = new.coef[1, 0]
-        scores = scores - slope * found.end.with_target[0, 0]
-        with_end = np.outer(cross @ found.end.coef[0], slope)
-        inner = inner - with_end - with_end.T
-        inner += np.outer(slope, slope) * found.end.square[0]
-        cross = cross - np.outer(slope, found.end.with_pieces[0])
-    half = cross @ found.half_inverse[0].T
-    inner = (inner - half @ half.T).reshape(m, c, m, c)
-    # The directions of every position become orthonormal.
-    here = np.arange(c)
-    root, _ = _inverse_root(inner[:, here, :, here])
-    lengths = np.sqrt(np.maximum(inner[0, here, 0, here], 0))
-    scores = np.einsum("ic,cik->ck", scores.reshape(m, c), root)
-    covariance = np.einsum("iajb,aik,bjl->akbl", inner, root, root).reshape(
-        m * c, m * c
-    )
-    return Scan(t[0], scores, covariance, float(found.rss[0]), lengths)
-
-
-def _inverse_root(matrices):
-    """Return R with the inverse R R' of matrices (c, m, m), and what is not zero."""
-    values, vectors = factors.eigenpairs(matrices)
-    known = values > DEPENDENT * np.trace(matrices, axis1=1, axis2=2)[:, None]
-    inverse = np.where(known, 1 / np.sqrt(np.where(known, values, 1)), 0)
-    return vectors * inverse[:, None], known
 
 
 def existence_test(model, X, y, sample_weight, method, n_draws, random_state):
@@ -141,60 +81,93 @@ def existence_test(model, X, y, sample_weight, method, n_draws, random_state):
     with one_blas_thread():
         data = read(model, X, y, sample_weight)
         prepared = prepare(data.x[:, 0], data.y, data.linear, data.weight)
-        kind = data.kinds[0]
-        options = options_of(model, kind)
-        check_inside(prepared, options.known, kind)
-        problem, rows = problem_of([prepared], options), prepared.rows
-        if model.covariance == "nonrobust":
-            number, n_rows = n_parameters(problem, 0), float(rows.weight.sum())
-            found = plain_test(problem, n_rows, number, method, n_draws, rng)
-        else:
+        options, scaling = options_of(model, data.kinds[0]), prepared.scaling
+        check_inside(prepared, options.known, data.kinds[0])
+        problem = problem_of([prepared], options)
+        rows = spread(0, problem.table.x.shape[1] - 1, MOST_POSITIONS)
+        problem = problem.at(rows)
+        possible = feasible(problem, problem.candidates.t[..., None])[0]
+        problem, found = problem.at(rows[possible]), None
+        if possible.any() and model.covariance == "nonrobust":
+            n_rows = float(prepared.rows.weight.sum())
+            found = plain_test(problem, n_rows, method, n_draws, rng)
+        elif possible.any():
             noise = least_squares.Covariance(model.covariance, model.hac_lags)
-            found = bootstrap_test(problem, rows, noise, n_draws, rng)
-    t = float(prepared.scaling.to_user(found.breakpoint)[0])
-    return found._replace(breakpoint=t if kind is None else dates.from_days(t))
+            found = bootstrap_test(problem, prepared.rows, noise, n_draws, rng)
+        if found is None:
+            return BreakpointTest(0.0, 1.0, np.nan)
+        t, _ = insert(problem, np.empty((1, 0)))
+    t = scaling.to_user(t)[0]
+    t = float(t) if data.kinds[0] is None else dates.from_days(t)
+    return BreakpointTest(float(found[0]), float(found[1]), t)
 
 
-def plain_test(problem, n_rows, number, method, n_draws, rng):
-    """Test one series, of a number of parameters without a breakpoint, for one more."""
-    found = scan(problem)
-    freedom, m = n_rows - number, found.scores.shape[1]
-    if not len(found.t) or freedom <= m or found.rss <= EXACT:
-        return BreakpointTest(0.0, 1.0, np.nan)
-    each = np.sum(found.scores**2, axis=1) / found.rss
-    best = int(np.argmax(each))
-    share = each[best]
+def _inverse_root(matrices):
+    """Return R with the inverse R R' of matrices (c, m, m), and what is not zero."""
+    values, vectors = factors.eigenpairs(matrices)
+    known = values > DEPENDENT * np.trace(matrices, axis1=1, axis2=2)[:, None]
+    inverse = np.where(known, 1 / np.sqrt(np.where(known, values, 1)), 0)
+    return vectors * inverse[:, None], known
+
+
+def plain_test(problem, n_rows, method, n_draws, rng):
+    """Return statistic and p-value under normal noise of one variance, or None."""
+    table, form, (rows, t, *_) = problem.table, problem.form, problem.candidates
+    pieces = all_pieces(problem, np.empty((1, 0)))
+    found, degree = solve(table, pieces, form.flat_end), len(pieces.coef) - 1
+    powers = [*range(1, 1 + form.ramp), *[0] * form.step]
+    m, c, freedom = len(powers), t.shape[1], n_rows - n_parameters(problem, 0)
+    if freedom <= m or found.rss[0] <= EXACT:
+        return None
+    new = concatenate(*(Pieces(rows, powers_of(t, j, degree)) for j in powers))
+    (inner,), (targets,) = products(table, new, new)
+    (cross,), _ = products(table, new, pieces)
+    cross = np.hstack([cross, targets[:, 1:]])
+    scores = targets[:, 0] - cross @ found.coef[0, :, 0]
+    if found.end is not None:  # of the pieces less their slopes at the end
+        slope = new.coef[1, 0]
+        scores = scores - slope * found.end.with_target[0, 0]
+        with_end = np.outer(cross @ found.end.coef[0], slope)
+        inner = inner - with_end - with_end.T
+        inner += np.outer(slope, slope) * found.end.square[0]
+        cross = cross - np.outer(slope, found.end.with_pieces[0])
+    half, here = cross @ found.half_inverse[0].T, np.arange(c)
+    inner = (inner - half @ half.T).reshape(m, c, m, c)
+    # The directions of every position become orthonormal: their products with y, and
+    # the covariance of these for noise of variance one.
+    root, _ = _inverse_root(inner[:, here, :, here])
+    scores = np.einsum("ic,cik->ck", scores.reshape(m, c), root)
+    covariance = np.einsum("iajb,aik,bjl->akbl", inner, root, root)
+    covariance = covariance.reshape(c * m, c * m)
+    share = np.sum(scores**2, axis=1).max() / found.rss[0]
     if method == "score":  # of the mean of the new columns
-        size = found.lengths @ found.covariance @ found.lengths
-        share = (found.lengths @ found.scores[:, 0]) ** 2 / size / found.rss
+        lengths = np.sqrt(np.maximum(inner[0, here, 0, here], 0))
+        size = lengths @ covariance @ lengths
+        share = (lengths @ scores[:, 0]) ** 2 / size / found.rss[0]
     left = max(1 - share, np.finfo(float).tiny)
     statistic = share / m / left * (freedom - m)
     if method == "simulated":
         # Draws of the largest share of the sum of squares, without a breakpoint.
-        values, vectors = factors.eigenpairs(found.covariance)
+        values, vectors = factors.eigenpairs(covariance)
         kept = values > DEPENDENT * values[-1]
         normal = rng.standard_normal((n_draws, int(kept.sum())))
         drawn = normal @ (vectors[:, kept] * np.sqrt(values[kept])).T
-        explained = np.sum(drawn.reshape(n_draws, *found.scores.shape) ** 2, axis=2)
+        explained = np.sum(drawn.reshape(n_draws, c, m) ** 2, axis=2)
         rest = rng.standard_gamma(max(freedom - kept.sum(), 0) / 2, n_draws)
         shares = explained.max(axis=1) / (np.sum(normal**2, axis=1) + 2 * rest)
-        p_value = (1 + np.sum(shares >= share)) / (1 + n_draws)
-    else:
-        p_value = 2 * stdtr(freedom - 1, -np.sqrt(statistic))
+        return statistic, (1 + np.sum(shares >= share)) / (1 + n_draws)
+    p_value = 2 * stdtr(freedom - 1, -np.sqrt(statistic))
     if method == "davies":
-        angles = np.arccos(np.clip(np.diagonal(found.covariance, 1), -1, 1))
-        p_value = min(p_value + angles.sum() / np.pi * left ** (freedom / 2 - 1), 1.0)
-    return BreakpointTest(float(statistic), float(p_value), float(found.t[best]))
-
-
-# --- unequal and correlated noise ----------------------------------------------------
+        angles = np.arccos(np.clip(np.diagonal(covariance, 1), -1, 1))
+        p_value += angles.sum() / np.pi * left ** (freedom / 2 - 1)
+    return statistic, min(p_value, 1.0)
 
 
 def bootstrap_test(problem, rows, kind, n_draws, rng):
-    """Test the rows (n,) of one series for a breakpoint, under noise of a kind."""
+    """Return statistic and p-value under noise of a kind, or None."""
     from scipy.signal import lfilter  # slow to load, and rarely needed
 
-    form, t = problem.form, with_positions(problem).candidates.t[0]
+    form, t = problem.form, problem.candidates.t[0]
     known, extra = problem.known[0], None if form.flat_end else 0.0
     old = least_squares.design(form, rows.x, rows.linear, known)
     space = least_squares.coefficient_space(form, len(known), old.shape[1])
@@ -203,9 +176,9 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
         old = old @ space
     found = least_squares.solve(old, rows.y, rows.weight)
     n_rows = rows.weight.sum()
-    none = extra is None or not len(t) or n_rows <= found.rank + 2
+    none = extra is None or n_rows <= found.rank + 2
     if none or found.rss <= EXACT * (rows.weight @ rows.y**2):
-        return BreakpointTest(0.0, 1.0, np.nan)
+        return None
     # What undoes what the fit has taken from the residuals.
     power = {"HC0": 0.0, "HC2": -0.5, "HC3": -1.0}.get(kind.kind)
     if power is None:
@@ -253,7 +226,4 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
         drawn = np.sum(drawn * solved[..., 0], axis=2)
     else:
         drawn = np.sum(drawn**2, axis=2)
-    p_value = (1 + np.sum(drawn.max(axis=1) >= statistic)) / (1 + n_draws)
-    plain = scan(problem)
-    best = plain.t[np.argmax(np.sum(plain.scores**2, axis=1))]
-    return BreakpointTest(float(statistic / m), float(p_value), float(best))
+    return statistic / m, (1 + np.sum(drawn.max(axis=1) >= statistic)) / (1 + n_draws)

@@ -1,4 +1,4 @@
-r"""From breakpoints to the fitted attributes: of one feature, several, or columns of y.
+r"""From data and breakpoints to the fitted attributes of every kind of fit.
 
 Several columns of y break at the same places, with coefficients and noise of their own.
 Under normal noise the likelihood of common breakpoints t is, but for constants,
@@ -6,38 +6,37 @@ Under normal noise the likelihood of common breakpoints t is, but for constants,
 minimises the sum of the R_j over given variances, as for several targets of one series;
 the variances follow from its lines, and by turns the likelihood rises to a maximum. The
 covariance is that of the linear model of all columns, which the kinks alone couple.
+
+A joint fit (:mod:`sklearn_gn.segmented.joint`) is read off as one fit of each broken
+feature, in which the columns and the derivatives of the other broken features are
+linear features. In a step all of these move, so that each such fit has the parameters
+and the covariance of the whole.
 """
 
 from copy import copy
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
 
+from sklearn_gn._caller import warn_user
 from sklearn_gn.bayes.huber import BOUND
 from sklearn_gn.data import dates
 from sklearn_gn.data.row_checks import RowChecks, with_tails
 from sklearn_gn.linalg import factors
-from sklearn_gn.segmented import inference, least_squares
+from sklearn_gn.optim.stop import counted
+from sklearn_gn.segmented import inference, joint, least_squares, preparation
 from sklearn_gn.segmented.diagnosis import is_correlated, warn_of_number
-from sklearn_gn.segmented.families import Family
-from sklearn_gn.segmented.least_squares import Covariance, Rows
-from sklearn_gn.segmented.noise import NONE, noise_of, outlying_rows, rows_for_errors
-from sklearn_gn.segmented.preparation import (
-    FEWEST_ROWS,
-    problem_of,
-    refuse,
-    refuse_parts,
-    stack,
-    warn_of_room,
-    with_known,
-)
-from sklearn_gn.segmented.problem import EXACT, sum_of_squares
+from sklearn_gn.segmented.joint import Family, linearised
+from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
+from sklearn_gn.segmented.noise import noise_of, outlying_rows, rows_for_errors
+from sklearn_gn.segmented.preparation import problem_of, refuse, stack, with_known
+from sklearn_gn.segmented.problem import EXACT, Problem, Scaling, sum_of_squares
 from sklearn_gn.segmented.search import refine, residuals_in_order
 from sklearn_gn.segmented.selection import find_breakpoints
 
 OF_ROWS = ("_kept", "_stream", "_noise_rows")  # which a saved model leaves behind
-_OF_FIT = ("_fit", "_fits", "_redundancy", "_correlation_errors", "_parts")
 _OF_SOME = ("robust_weights_", "estimators_", "_row_checks", "_noise_scale", *OF_ROWS)
 
 
@@ -45,10 +44,9 @@ class Feature(NamedTuple):
     """What is set of one broken feature."""
 
     fit: inference.Fit
-    rows: Rows  # by precision
-    counted: Rows  # by number
+    rows: Rows  # by number
     interval: np.ndarray
-    at_bounds: tuple  # which breakpoints bounds hold back, and whose intervals they cut
+    problem: Problem  # with the bounds
     path: dict
 
 
@@ -56,25 +54,23 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     """Set the fitted attributes from the figures of the whole and each feature's."""
     for name in (*_OF_SOME, "_later"):
         vars(model).pop(name, None)
-    first, fits = features[0], [each.fit for each in features]
-    unknown = family.has_known_variance or first.fit.is_noise_unknown
-    correlation, error = inference.residual_correlation(first.fit, first.rows)
+    fits = [each.fit for each in features]
+    unknown = family.has_known_variance or fits[0].is_noise_unknown
     model._fits, model._family, model._date_kinds = fits, family, kinds
     model._covariance = Covariance(model.covariance, model.hac_lags)
-    model.autocorrelation_, model._redundancy = noise
+    model._noise_of_fit, model.autocorrelation_ = noise, noise.coef
+    model.residual_correlation_ = noise.correlation
     names = [f"x{j}" for j in range(model.n_features_in_)]
     names = [str(name) for name in getattr(model, "feature_names_in_", names)]
     broken = [names[j] for j in model._columns]
     linear = [name for j, name in enumerate(names) if j not in model._columns]
     model.parameters_ = inference.parameter_table(fits, broken, linear)
     model.noise_std_ = float("nan" if unknown else noise_std)
-    model.residual_correlation_ = correlation
-    model._correlation_errors = correlation / error
     model.statistics_ = {name: float(value) for name, value in figures.items()}
     model._parts, model._is_listed, parts = [], False, []
     for f, each in enumerate(features):
         to_user = np.asarray if kinds[f] is None else dates.from_days
-        segments = inference.segment_table(each.fit, each.counted)
+        segments = inference.segment_table(each.fit, each.rows)
         for name in ("start", "end"):
             segments[name] = to_user(segments[name])
         own = {
@@ -88,7 +84,9 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
         part = copy(model)
         vars(part).update(own, _fit=each.fit, _feature=f, _name=broken[f])
         part._date_kind = kinds[f]
-        part._held_by_bounds, part._cut_by_bounds = each.at_bounds
+        part._held_by_bounds, part._cut_by_bounds = inference.at_bounds(
+            each.fit, each.problem, each.interval
+        )
         parts.append(part)
     vars(model).update(vars(parts[0]))
     if isinstance(model.broken_features, list):
@@ -102,12 +100,10 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     t, free = with_known(prepared, options, t)
     noise_kind = Covariance(model.covariance, model.hac_lags)
     given = [prepared], [clipped], problem, noise_kind, noises
-    fits, figures, scale, interval, noise = infer_all(options, t[None], free, *given)
-    fit, rows = fits.of(0), (clipped.rows, prepared.rows)
-    at_bounds = inference.at_bounds(fit, problem, interval[0])
-    feature = Feature(fit, *rows, interval[0], at_bounds, path)
+    fits, figures, scale, interval, (noise,) = infer_all(options, t[None], free, *given)
     figures = {name: value[0] for name, value in figures.items()}
-    of_all = noise[0], scale[0], figures, [feature]
+    features = [Feature(fits.of(0), prepared.rows, interval[0], problem, path)]
+    of_all = noise, scale[0], figures, features
     set_attributes(model, [kind], Family("gaussian"), *of_all)
     of_sums = prepared.rows.rest > 0 or prepared.has_precisions
     if not of_sums and clipped is prepared:
@@ -115,30 +111,13 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     return float(scale[0])
 
 
-def postpone(model, set_later):
-    """Drop what is read off a fit, until one of its attributes is asked for."""
-    names, kept = [*vars(model)], ("n_features_in_", "feature_names_in_")
-    names = [n for n in names if n in _OF_FIT or (n.endswith("_") and n not in kept)]
-    names += vars(model).get("_later", {})
-    for name in names:
-        vars(model).pop(name, None)
-    model._later = dict.fromkeys(names, set_later)
-
-
-def read_off(model, name):
-    """Set the attributes that were postponed, and return the one asked for."""
-    rows = {each: vars(model)[each] for each in ("_kept", "_stream", "_row_checks")}
-    model._later[name]()
-    vars(model).update(rows)
-    return getattr(model, name)
-
-
 def judge_rows(model, X, y, prepared, options, scale):
     """Set what the rows of a fit of one feature say of it, and warn of them."""
     model._kept = prepared, options
     rows, order, fit = prepared.rows, prepared.order, model._fit
     size, center = fit.scaling.y_size, fit.scaling.y_center
-    of_fit = rows.y * size + center, size * inference.residuals(fit, rows)
+    columns = least_squares.design(fit.form, rows.x, rows.linear, fit.t)
+    of_fit = rows.y * size + center, size * (rows.y - columns @ fit.coef)
     values, left = (np.reshape(a, (-1, 1)) for a in of_fit)
     checks = RowChecks(len(rows.y))
     model._row_checks = with_tails(checks, values, left, rows.weight, order)
@@ -147,7 +126,7 @@ def judge_rows(model, X, y, prepared, options, scale):
         size = np.maximum(size, np.finfo(float).tiny)
         model.robust_weights_ = np.minimum(1, BOUND * scale / size)
     if model.n_breakpoints == "auto":
-        few = 1 + (model.min_rows or FEWEST_ROWS)
+        few = 1 + (model.min_rows or preparation.FEWEST_ROWS)
         outlying = outlying_rows(fit, prepared, options, few)
         warn_of_number(model, order[outlying] if model.loss != "huber" else ())
 
@@ -159,17 +138,17 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
     Noises are given for updates, whose intervals are those of the delta method.
     """
     form, is_huber = options.form, clipped[0] is not prepared[0]
-    is_update = noises is not None
     if prepared[0].variance is not None:
         kind = kind._replace(variance=np.array([each.variance for each in prepared]))
     rows, scaling, repeats = stack(clipped)
-    fit = inference.infer(form, t, free, rows, scaling, kind, repeats)
-    figures, scales = inference.statistics(fit), fit.noise_std
+    given = scaling, kind, repeats
+    fit, curvature = inference.infer(form, t, free, rows, *given)
+    figures, scales, is_update = inference.statistics(fit), fit.noise_std, bool(noises)
     if not is_update:
         of_all = problem._replace(form=form, known=fit.t)
         residual = residuals_in_order(of_all, fit.t[:, :0])[..., 0]
-        exact = fit.rss <= EXACT * fit.total
-        asked = np.where(exact | (rows.rest > 0), None, options.autocorrelation)
+        residual *= ~(rows.rest > 0)[:, None]  # sums alone do not tell
+        asked = np.where(fit.rss <= EXACT * fit.total, None, options.autocorrelation)
         each = zip(residual, problem.table.n_rows, asked, fit.n_parameters, strict=True)
         noises = [noise_of(own[:n], order, number) for own, n, order, number in each]
     if is_huber:
@@ -177,17 +156,15 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
         pairs = [rows_for_errors(form, *own) for own in each]
         scales = scaling.y_size * np.array([scale for _, scale in pairs])
         fit_rows = stack([each for each, _ in pairs])[0]
-        fit = inference.infer(form, fit.t, free, fit_rows, scaling, kind, repeats)
+        fit, _ = inference.infer(form, fit.t, free, fit_rows, *given)
     redundancy = np.array([each.redundancy for each in noises])
     if kind.kind == "nonrobust" and redundancy.max() > 1:
         fit = fit.with_redundant_rows(redundancy)
-        rows = rows._replace(weight=rows.weight / redundancy[:, None])
+        curvature *= redundancy[:, None]
         figures["degrees_of_freedom"] = inference.statistics(fit)["degrees_of_freedom"]
-        if not is_huber:
-            scales = fit.noise_std
+        scales = scales if is_huber else fit.noise_std
     if is_update:
         return fit, figures, scales, inference.delta_intervals(fit), noises
-    curvature = inference.kink_curvature(fit, rows)
     intervals = inference.breakpoint_intervals(fit, problem, curvature)
     return fit, figures, scales, intervals, noises
 
@@ -203,17 +180,19 @@ def fit_columns(model, prepared, options, kind, y_std):
     )
     if y_std is not None:
         raise ValueError(text.format("y_std"))
-    refuse_parts(model, text)
+    preparation.refuse_parts(model, text)
     refuse(model, text, shape=None, jumps=bool(model.jumps))
     problem, fits, interval, path = _fits(model, prepared, options)
-    warn_of_room(model, prepared[0], options, kind, int(fits[0].free.sum()))
+    preparation.warn_of_room(model, prepared[0], options, kind, int(fits[0].free.sum()))
     of_columns = []
     for own, each in zip(fits, prepared, strict=True):
         one = copy(model)
         one.autocorrelation = None
-        at_bounds = inference.at_bounds(own, problem, interval)
-        feature = Feature(own, each.rows, each.rows, interval, at_bounds, path)
-        of_all = NONE, own.noise_std, inference.statistics(own), [feature]
+        of_one = problem_of([each], options, False)._replace(known=own.t[None])
+        residual = residuals_in_order(of_one, own.t[None, :0])[0, :, 0]
+        feature = Feature(own, each.rows, interval, problem, path)
+        noise = noise_of(residual, None, own.n_parameters)
+        of_all = noise, own.noise_std, inference.statistics(own), [feature]
         set_attributes(one, [kind], Family("gaussian"), *of_all)
         one._row_checks = RowChecks(len(each.rows.y))
         of_columns.append(one)
@@ -272,37 +251,29 @@ def _fits(model, prepared, options):
         if not value < best - q * EXACT:
             break
         best, kept, size = value, (knots, free, problem, lines, size), np.sqrt(noise)
-    return kept[2], *_read(options.form, rows, scaling, *kept), path
+    return kept[2], *_read_columns(options.form, rows, scaling, *kept), path
 
 
-def _read(form, rows, scaling, t, free, problem, lines, size):
+def _read_columns(form, rows, scaling, t, free, problem, lines, size):
     """Return the fits of the columns, and the intervals of the breakpoints."""
-    q, kinks = len(size), least_squares.moving(form, free)
-    fit = inference.infer(
-        form, np.tile(t, (q, 1)), free, rows, scaling, Covariance(), rows.weight, lines
-    )
-    columns = least_squares.jacobian(form, rows.x, rows.linear, fit.t, free, fit.coef)
-    p, k, n_rows = fit.coef.shape[1], len(kinks), fit.n_rows[0]
-    own = least_squares.coefficient_space(form, len(t), p)
-    own = np.eye(p) if own is None else own
-    rank = least_squares.inverse_root(columns[:1, :, :p], rows.weight[:1], own)[1][0]
+    q, k, kind = len(size), len(least_squares.moving(form, free)), Covariance()
+    t = np.tile(t, (q, 1))
+    fit, _ = inference.infer(form, t, free, rows, scaling, kind, rows.weight, lines)
+    columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, fit.coef)
+    p, n_rows, rank = fit.coef.shape[1], fit.n_rows[0], lines.rank[0]
     freedom = n_rows - rank - free.sum() / q  # the breakpoints belong to all columns
     freedom = freedom if freedom > 0 else np.nan
     variance = np.maximum(lines.rss, np.finfo(float).tiny) / freedom
     # The linear model of all columns, by their triangles: coefficients, then kinks.
     triangle = factors.upper_factor(np.sqrt(rows.weight)[..., None] * columns)
     triangle = triangle / np.sqrt(np.nan_to_num(variance, nan=1.0))[:, None, None]
-    every = np.zeros((*triangle.shape[:2], q * p + k))
-    for j, each in enumerate(triangle):
-        every[j, :, j * p : (j + 1) * p], every[j, :, q * p :] = (
-            each[:, :p],
-            each[:, p:],
-        )
-    every = every.reshape(-1, q * p + k)
-    space = block_diag(*[own] * q, np.eye(k))
-    half, _ = least_squares.inverse_root(every, np.ones(len(every)), space)
-    of_kinks = half[q * p :] @ half[q * p :].T
-    half = [np.vstack([half[j * p : (j + 1) * p], half[q * p :]]) for j in range(q)]
+    every = [block_diag(*triangle[..., :p]), np.vstack(triangle[..., p:])]
+    own = least_squares.coefficient_space(form, t.shape[1], p)
+    space = block_diag(*[np.eye(p) if own is None else own] * q, np.eye(k))
+    every, one = np.hstack(every), np.ones(triangle[..., 0].size)
+    half, _ = least_squares.inverse_root(every, one, space)
+    of_kinks = half[q * p :]
+    half = [np.vstack([own, of_kinks]) for own in half[: q * p].reshape(q, p, -1)]
     fit = fit._replace(
         covariance=np.stack([own @ own.T for own in half]) + 0 * freedom,
         degrees_of_freedom=np.full(q, freedom),
@@ -316,6 +287,256 @@ def _read(form, rows, scaling, t, free, problem, lines, size):
         n_rows=np.array([q * n_rows]),
         total=np.array([np.sum(fit.total / size**2)]),
     )
-    curvature = np.diagonal(of_kinks)[None] * freedom / n_rows
+    curvature = np.sum(of_kinks**2, axis=1)[None] * freedom / n_rows
     interval = inference.breakpoint_intervals(one, problem, curvature)[0]
     return [fit.of(j) for j in range(q)], interval
+
+
+# --- several features, families, and conditions ---------------------------------------
+
+
+def fit_joint(model, data, offset, has_y_std):
+    """Fit several broken features, counts, or a line with conditions."""
+    numbers, family = _numbers_of(model, len(data.kinds)), Family(model.family)
+    if has_y_std and model.family != "gaussian":
+        raise ValueError(
+            f"y_std cannot be combined with family={model.family!r}, whose mean gives "
+            "the variance."
+        )
+    whole, scalings = _joint_of(model, data, offset, family, numbers[0])
+    n = len(whole.y)
+    limited = [k and min(k, n) for k in numbers]
+    most, criterion = min(model.max_breakpoints, n), str(model.criterion)
+    state, paths = joint.find(whole, limited, most, criterion)
+    known = np.ones(1) if family.has_known_variance else None
+    if data.variance is not None:
+        known = np.array([data.variance / float(scalings[0].y_size) ** 2])
+    noise_kind = Covariance(model.covariance, model.hac_lags, known)
+    fits, noise, figures = _read_features(whole, state, scalings, noise_kind)
+    features = [
+        Feature(*own, problem, path)
+        for own, problem, path in zip(fits, whole.limits, paths, strict=True)
+    ]
+    of_all = noise, fits[0][0].noise_std, figures, features
+    set_attributes(model, data.kinds, family, *of_all)
+    model._row_checks = RowChecks(len(data.y))
+    for view, number in zip(model._views(), numbers, strict=True):
+        found = int(view._fit.free.sum())
+        if number is not None and found < number:
+            warn_user(
+                f"The fit has {counted(found, 'breakpoint')} in {view._name}, not "
+                f"{number}: the data have no room for more."
+            )
+    if not model._is_listed and model.n_breakpoints == "auto":
+        warn_of_number(model)
+
+
+def _numbers_of(model, n_features):
+    """Return the number of breakpoints of each feature, None to be chosen; check all.
+
+    A ValueError names parameters that the joint fit does not take.
+    """
+    text = "{} cannot be combined with several broken features, a family of counts, "
+    text += "slopes and through: "
+    refuse(model, text + "fit without.", loss="squared_error", jumps=bool(model.jumps))
+    if isinstance(model.broken_features, list):
+        refuse(
+            model,
+            "{} is for one broken feature: give its name or number as "
+            "broken_features, not a list.",
+            **dict.fromkeys(("breakpoints", "bounds", "slopes", "through")),
+            min_distance=0.0,
+        )
+    given = model.n_breakpoints
+    if isinstance(given, (str, Integral)):
+        given = [given] * n_features
+    if len(given) != n_features:
+        raise ValueError(
+            f"n_breakpoints={model.n_breakpoints!r} must be one number, or one for "
+            f"each of the {n_features} broken features."
+        )
+    for n in given:
+        if n != "auto" and (not isinstance(n, Integral) or n is True or n < 0):
+            raise ValueError(
+                f'n_breakpoints={model.n_breakpoints!r}: each must be "auto" or a '
+                "number from 0 on."
+            )
+    if "auto" in given and model.criterion not in ("bic", "aic"):
+        refuse(model, text + 'give "bic" or "aic".', criterion="bic")
+    if model.slopes is not None or model.through is not None:
+        if model.jumps or model.degree == 0:
+            raise ValueError(
+                "slopes and through are for kinks: set jumps=False and degree=1."
+            )
+        if model.through is not None and model.family != "gaussian":
+            raise ValueError(
+                f"through cannot be combined with family={model.family!r}."
+            )
+    return [None if n == "auto" else int(n) for n in given]
+
+
+def _joint_of(model, data, offset, family, number):
+    """Return the joint problem in the units of the search, and the scalings."""
+    repeats, is_known = data.repeats, family.has_known_variance
+    if family.name == "binomial":  # weights are trials, which make one row
+        repeats = np.ones(len(repeats))
+    family.check(data.y[data.weight > 0])
+    y = data.y if is_known else data.y - offset
+    first = preparation.prepare(data.x[:, 0], y, data.linear, data.weight, repeats)
+    rows, scaling, x = first.rows, first.scaling, data.x[first.order]
+    y, offset = rows.y, offset[first.order] * is_known
+    if is_known:
+        y = data.y[first.order]
+        scaling = scaling._replace(y_center=np.float64(0), y_size=np.float64(1))
+    scalings = []
+    for low, high in zip(x.min(axis=0), x.max(axis=0), strict=True):
+        center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
+        scalings.append(scaling._replace(center=center, size=size))
+    own, options = scalings[0], preparation.options_of(model, data.kinds[0])
+    preparation.check_inside(first._replace(scaling=own), options.known, data.kinds[0])
+    form, least = options.form, options.min_rows
+    least = least or preparation.fewest_rows(form, first.repeats.sum())
+    options = options._replace(
+        form=form._replace(sign=0) if model.slopes is not None else form,
+        known=own.x(options.known),
+        bounds=tuple(own.x(np.array(options.bounds))),
+        min_distance=options.min_distance / float(own.size),
+        min_rows=float(least),
+        autocorrelation=None if len(scalings) > 1 else options.autocorrelation,
+    )
+    slopes, points = [], []
+    if model.slopes is not None:
+        if number is None and not isinstance(model.slopes, tuple):
+            raise ValueError(
+                f"slopes={model.slopes!r} has an entry for each segment: give "
+                "n_breakpoints as a number."
+            )
+        n_segments = 1 + (model.max_breakpoints if number is None else number)
+        for name, segments, sign, value, is_equal in preparation.parse_slopes(
+            model.slopes, n_segments + len(options.known)
+        ):
+            value = value * float(own.size / scaling.y_size)
+            slopes.append((name, segments, sign, value, is_equal))
+    if model.through is not None:
+        if data.linear.shape[1]:
+            raise ValueError("through needs X with one feature, which breaks.")
+        for position, target in preparation.parse_points(model.through):
+            at = float(own.x(np.array([position]))[0])
+            value = float((target - scaling.y_center) / scaling.y_size)
+            points.append((at, value, f"through=({position:g}, {target:g})"))
+    x = [
+        np.clip(own.x(column), -1, 1) for column, own in zip(x.T, scalings, strict=True)
+    ]
+    none = np.empty((len(y), 0))
+    limits = [preparation.prepare(column, y, none, first.repeats) for column in x]
+    limits = [problem_of([each], options, False) for each in limits]
+    of_rows = x, rows.linear, y, offset, rows.weight, first.repeats
+    return joint.Joint(*of_rows, family, slopes, points, options, limits), scalings
+
+
+def _read_features(whole, state, scalings, kind):
+    """Return fits, rows and intervals of single features, the noise, and figures."""
+    form, t, (z, w) = whole.options.form, state.t, whole.working(state.eta)
+    _, where = linearised(whole, t, state.coef)
+    n, n_kinks = len(state.coef), len(where.kinks)
+    coef = np.pad(state.coef, (0, n_kinks))
+    space = joint.free_space(whole, state, n + n_kinks)
+    linear, moving = np.arange(n - whole.linear.shape[1], n), where.feature[where.kinks]
+    # Units of all parameters: of lines, changes, linear features, and kinks.
+    center, size = np.zeros(n + n_kinks), np.ones(n + n_kinks)
+    center[linear], size[linear] = scalings[0].linear_center, scalings[0].linear_size
+    for columns, one in zip(where.columns, scalings, strict=True):
+        lines, changes = np.split(columns, [form.slope])
+        center[lines], size[lines] = one.center, one.size
+        size[changes] = one.size if form.ramp else 1.0
+    fits, series, curvatures = [], [], []
+    for f, (columns, at) in enumerate(zip(where.columns, t, strict=True)):
+        others = [each for g, each in enumerate(where.columns) if g != f]
+        beside = np.concatenate([*others, linear, n + np.flatnonzero(moving != f)])
+        order = np.concatenate([[0], columns, beside])
+        scaling = scalings[f]._replace(
+            linear_center=center[beside], linear_size=size[beside]
+        )
+        extra = [where.tangents[:, moving != f]]
+        prepared = joint.prepared_for(whole, f, t, z, w, extra)
+        rows = Rows(*(a[None] for a in prepared.rows[:4]), np.zeros(1))
+        design = least_squares.design(form, rows.x, rows.linear, at[None])
+        residual = rows.y - design @ coef[order]
+        rss, free = rows.weight @ residual[0] ** 2, where.free[where.feature == f]
+        fit, curvature = inference.infer(
+            form,
+            at[None],
+            free,
+            rows,
+            Scaling(*(np.asarray(a)[None] for a in scaling)),
+            kind,
+            prepared.repeats[None],
+            LinearFit(coef[None, order], residual, rss, space, n),
+            space[np.append(order, n + np.flatnonzero(moving == f))],
+        )
+        jumps = where.free.sum() - n_kinks - form.step * free.sum()  # of the others
+        fits.append(fit._replace(n_parameters=fit.n_parameters + jumps))
+        series.append(prepared)
+        curvatures.append(curvature)
+    first = np.flatnonzero(np.diff(whole.x[0], prepend=-np.inf) > 0)
+    in_order = np.add.reduceat(np.sqrt(w) * (z - state.eta), first)
+    asked = whole.options.autocorrelation
+    asked = None if whole.family.has_known_variance else asked
+    noise = noise_of(in_order, asked, int(fits[0].n_parameters[0]))
+    figures = _figures(whole, state, fits[0].of(0))
+    redundancy = noise.redundancy if kind.kind == "nonrobust" else 1.0
+    if redundancy > 1:  # rows of correlated noise count less
+        fits = [fit.with_redundant_rows(np.array([redundancy])) for fit in fits]
+        freedom = inference.statistics(fits[0])["degrees_of_freedom"][0]
+        figures["degrees_of_freedom"] = freedom
+    features = []
+    for fit, prepared, curvature in zip(fits, series, curvatures, strict=True):
+        intervals = inference.delta_intervals(fit)
+        if not whole.has_conditions:
+            problem = problem_of([prepared], whole.options)
+            # The profile adds up squares by their weights, which are no counts of rows.
+            weight = prepared.rows.weight.sum(keepdims=True) / redundancy
+            given = fit._replace(n_rows=weight), problem, curvature * redundancy
+            intervals = inference.breakpoint_intervals(*given)
+        counted = prepared.rows._replace(weight=prepared.repeats)
+        features.append((fit.of(0), counted, intervals[0]))
+    return features, noise, figures
+
+
+def split(model, X):
+    """Return the feature that breaks of new rows, (n,), and what is linear beside."""
+    if hasattr(model, "estimators_"):
+        raise ValueError("Draw the columns of y one by one, by estimators_[j].")
+    X = preparation.read_more(model, X)
+    x, linear = X[:, model._columns], np.delete(X, model._columns, axis=1)
+    blocks_of, kinks = [], []
+    for g, fit in enumerate(model._fits):
+        if g == model._feature:
+            continue
+        own, at = x[:, g], fit.breakpoints
+        blocks_of.append(joint.block(fit.form, own, at))
+        change = fit.coef[fit.ramps[fit.kinks]]
+        kinks.append(-change * (own[:, None] >= at[fit.kinks]))
+    return x[:, model._feature], np.hstack([*blocks_of, linear, *kinks])
+
+
+def _figures(whole, state, fit):
+    """Return the figures of the whole fit."""
+    if not whole.family.has_known_variance:
+        return inference.statistics(fit)
+    family, weight, n_rows = whole.family, whole.weight, float(whole.repeats.sum())
+    p, none = int(fit.n_parameters), whole.linear[:, :0]
+    null = whole._replace(x=[], linear=none, slopes=[], points=[], limits=[])
+    null = joint.without_breakpoints(null).deviance
+    deviance = state.deviance - 2 * family.saturated(whole.y, weight)
+    return {
+        "n_rows": n_rows,
+        "n_parameters": p,
+        "degrees_of_freedom": max(n_rows - p, 0.0),
+        "deviance": state.deviance,
+        "null_deviance": null,
+        "d2": 1 - state.deviance / null if null > 0 else 1.0,
+        "dispersion": float(fit.rss) / max(len(whole.y) - p, 1),
+        "aic": deviance + 2 * p,
+        "bic": deviance + np.log(n_rows) * p,
+    }

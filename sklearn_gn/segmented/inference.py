@@ -1,30 +1,55 @@
-"""What is read off a fit: parameters, breakpoints and segments with standard errors.
+r"""What is read off a fit: parameters, breakpoints and segments with standard errors.
 
 Free kinks are parameters like the others, so that all standard errors take their
 uncertainty in (the delta method). The position of a jump is known to a number of rows
-that does not depend on how many there are: its interval comes from the likelihood
-ratio, and the other standard errors take it as known. Both kinds of intervals are read
-off the profile of the sum of squares, :mod:`sklearn_gn.segmented.profile`.
+that does not depend on how many there are: the other standard errors take it as known.
+The intervals of both come from the profile of the sum of squares.
+
+A position t belongs to the interval of a kink if fixing it there raises the least sum
+of squares by no more than :math:`q^2 s^2`, with q a quantile of Student's t
+distribution (Bates and Watts, "Nonlinear regression analysis and its applications",
+1988, section 6.1). Close to the estimate that is the interval of the delta method,
+which is too narrow where the kink is not sharp: the sum of squares rises less and less
+with the distance. The other kinks follow to first order. For other covariances,
+:math:`s^2` is such that both still agree close to the estimate.
+
+Where the function may jump, each row that passes from one line to the other changes the
+sum of squares by the squared distance of the lines and by its noise: a random walk with
+drift, whether level or slope changes. The least value of such a walk on one side of the
+true position is distributed exponentially, so that the true one is more than
+:math:`2 x s^2` above the least sum of squares with a probability of
+:math:`1 - (1 - e^{-x})^2` (Eo and Morley, "Likelihood-ratio-based confidence sets for
+the timing of structural breaks", 2015); here :math:`s^2` counts as an estimate.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import ndtr, stdtr, stdtrit
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
     EXACT,
+    HALF,
     MOST_CANDIDATES,
     Form,
+    Pieces,
     Scaling,
+    all_pieces,
+    concatenate,
+    feasible,
     locate,
     powers_of,
+    solve,
+    take,
 )
-from sklearn_gn.segmented.profile import jump_intervals, kink_intervals
+from sklearn_gn.segmented.search import gains, orthogonal_part
 
 LEVEL = 0.95  # of the confidence limits
+_EACH = 32  # positions that are tried near, far, and in between
 
 
 class Fit(NamedTuple):
@@ -67,7 +92,8 @@ class Fit(NamedTuple):
     @property
     def ramps(self):
         """Numbers of the coefficients that are changes of slope."""
-        return least_squares.ramp_columns(self.form, self.t.shape[-1])
+        n = self.t.shape[-1] if self.form.ramp else 0
+        return 1 + self.form.slope + np.arange(n)
 
     @property
     def steps(self):
@@ -79,11 +105,6 @@ class Fit(NamedTuple):
     def kinks(self):
         """Numbers of the breakpoints whose positions are parameters."""
         return least_squares.moving(self.form, self.free)
-
-    @property
-    def jumps(self):
-        """Numbers of the breakpoints whose positions are found, but no parameters."""
-        return np.setdiff1d(np.flatnonzero(self.free), self.kinks)
 
     @property
     def half_width(self):
@@ -118,14 +139,17 @@ class Fit(NamedTuple):
 
 
 def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
-    """Fit the rows (B, n) of several series, which count by their ``repeats``."""
+    """Fit the rows (B, n) of several series, which count by their ``repeats``.
+
+    Also returned is the inverse of the curvature of the sum of squares, by kink (B, k).
+    """
     if found is None:
         t, found = least_squares.fit_rows(form, rows, t, free)
         found = found._replace(rss=found.rss + rows.rest)
     columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
     if space is None:
         space = least_squares.coefficient_space(form, t.shape[1], columns.shape[-1])
-    cov, freedom, rank = least_squares.covariance(
+    cov, freedom, rank, half = least_squares.covariance(
         kind, columns, found, rows.weight, repeats, space
     )
     n_jumps = int(np.sum(free)) - len(least_squares.moving(form, free))
@@ -134,7 +158,7 @@ def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
     unknown = (n_rows <= n_parameters) & (not known)
     freedom = np.where(unknown, np.nan, np.inf if known else freedom)
     mean = np.sum(rows.weight * rows.y, axis=-1) / rows.weight.sum(axis=-1)
-    return Fit(
+    fit = Fit(
         form=form,
         t=t,
         free=free,
@@ -148,6 +172,7 @@ def infer(form, t, free, rows, scaling, kind, repeats, found=None, space=None):
         total=np.sum(rows.weight * (rows.y - mean[:, None]) ** 2, axis=-1) + rows.rest,
         scaling=scaling,
     )
+    return fit, np.sum(half[..., found.coef.shape[-1] :, :] ** 2, axis=-1)
 
 
 def predict(fit, x, linear):
@@ -184,36 +209,26 @@ def predict(fit, x, linear):
 
 def user_parameters(fit):
     """Return parameters and covariance in the user's units."""
-    scaling, form, n_kinks = fit.scaling, fit.form, len(fit.kinks)
-    n, m, lead = fit.coef.shape[-1], scaling.linear_size.shape[-1], 1 + form.slope
-    size, y_size, k = (
-        scaling.size[..., None],
-        scaling.y_size[..., None],
-        fit.t.shape[-1],
-    )
-    factor = np.ones((*fit.coef.shape[:-1], n + n_kinks))
+    scaling, form = fit.scaling, fit.form
+    lead, n, m = 1 + form.slope, fit.coef.shape[-1], scaling.linear_size.shape[-1]
+    size, y_size = scaling.size[..., None], scaling.y_size[..., None]
+    scaled = np.concatenate([fit.coef, fit.t[..., fit.kinks]], axis=-1)
+    factor = np.ones(scaled.shape)
     for power in range(1, 1 + form.ramp):
-        factor[..., fit.ramps + (power - 1) * k] = 1 / size**power
+        factor[..., fit.ramps + (power - 1) * fit.t.shape[-1]] = 1 / size**power
     factor[..., n - m : n] = 1 / scaling.linear_size
     factor[..., :n] *= y_size
     factor[..., n:] = size
-    # What the coefficients of 1, x, ... depend on.
-    rows = np.zeros((*fit.coef.shape[:-1], lead, n + n_kinks))
-    for power in range(lead):
+    jacobian = factor[..., None] * np.eye(scaled.shape[-1])
+    for power in range(1, lead):  # on which lower powers depend
         own = powers_of(scaling.center, power, lead - 1) / scaling.size**power
-        rows[..., power] = np.moveaxis(own, 0, -1) * y_size
-    rows[..., 0, n - m : n] = -y_size * scaling.linear_center / scaling.linear_size
-    scaled = np.concatenate([fit.coef, fit.t[..., fit.kinks]], axis=-1)
-    values = factor * scaled
-    values[..., :lead] = (rows @ scaled[..., None])[..., 0]
+        jacobian[..., :lead, power] = np.moveaxis(own, 0, -1) * y_size
+    jacobian[..., 0, n - m : n] = -factor[..., n - m : n] * scaling.linear_center
+    values = (jacobian @ scaled[..., None])[..., 0]
     values[..., 0] += scaling.y_center
     values[..., n:] += scaling.center[..., None]
-    with np.errstate(over="ignore"):  # a variance beyond the floats is infinite
-        covariance = factor[..., :, None] * fit.covariance * factor[..., None, :]
-        cross = fit.covariance @ np.swapaxes(rows, -1, -2)
-        covariance[..., :lead] = factor[..., None] * cross
-        covariance[..., :lead, :] = np.swapaxes(covariance[..., :lead], -1, -2)
-        covariance[..., :lead, :lead] = rows @ cross
+    with np.errstate(over="ignore", invalid="ignore"):
+        covariance = jacobian @ fit.covariance @ np.swapaxes(jacobian, -1, -2)
     return values, covariance
 
 
@@ -275,29 +290,123 @@ def delta_intervals(fit):
     return np.clip(interval, t[..., :-2, None], t[..., 2:, None])
 
 
-def kink_curvature(fit, rows):
-    """Return the inverse of the curvature of the sum of squares, by kink, (B, k)."""
-    columns = least_squares.jacobian(
-        fit.form, rows.x, rows.linear, fit.t, fit.free, fit.coef
-    )
-    space = least_squares.coefficient_space(fit.form, fit.t.shape[1], columns.shape[-1])
-    half, _ = least_squares.inverse_root(columns, rows.weight, space)
-    return np.sum(half[:, fit.coef.shape[1] :] ** 2, axis=-1)
-
-
 def breakpoint_intervals(fit, problem, curvature):
     """Return 95 % confidence intervals of the breakpoints, of shape (B, k, 2)."""
-    interval = np.stack([fit.t, fit.t], axis=-1)
-    if len(fit.jumps):
-        interval[:, fit.jumps] = jump_intervals(problem, fit, LEVEL)
-    if len(fit.kinks):
-        std = breakpoint_errors(fit)[:, fit.kinks] / fit.scaling.size[:, None]
-        width = fit.half_width[:, None] * std
-        interval[:, fit.kinks] = kink_intervals(problem, fit, width, curvature)
+    table, (low, high), kinks = problem.table, problem.limits[:2], fit.kinks
+    problem, interval = problem._replace(candidates=None), np.stack([fit.t] * 2, -1)
+    # Breakpoints and the ends of the data, and the rows after them.
+    ends = np.pad(fit.t, ((0, 0), (1, 1)), constant_values=((0, 0), (-1.0, 1.0)))
+    row = np.pad(locate(table, fit.t), ((0, 0), (1, 1)))
+    row[:, -1] = table.n_rows
+    freedom, same = np.unique(fit.degrees_of_freedom, return_inverse=True)
+    of_walk = np.array([walk_quantile(each) for each in freedom])[same] * fit.variance
+    of_walk = np.maximum(of_walk, DEPENDENT * fit.total)
+    widths = np.zeros(fit.t.shape)
+    widths[:, kinks] = fit.half_width[:, None] * breakpoint_errors(fit)[:, kinks]
+    widths /= fit.scaling.size[:, None]
+    for k in np.flatnonzero(fit.free):
+        rise, t = _rise(problem, fit, k), fit.t[:, k]
+        for side, sign, beside in ((0, -1, k), (1, 1, k + 2)):
+            if k not in kinks:
+                end, near = row[:, beside] - sign, np.full(len(t), _EACH - 1)
+                last = _last_below(rise, row[:, k + 1], end, near, of_walk, step=1)
+                last = np.minimum(last - (side == 0), table.n_rows - 1)
+                last = np.clip(take(table.x, last[:, None])[:, 0], low, high)
+            else:
+                end = np.clip(ends[:, beside], low, high)
+                end = np.minimum(end, t) if side == 0 else np.maximum(end, t)
+                width, own = widths[:, k], curvature[:, np.flatnonzero(kinks == k)[0]]
+                known = (width**2 > DEPENDENT * fit.total * own) & (width < np.inf)
+                last = np.clip(t + sign * width, *np.sort([t, end], axis=0))
+                if known.any():
+                    near, own = np.where(known, [width, own], 1)
+                    found = _last_below(rise, t, end, near, near**2 / own)
+                    last = np.where(known, found, last)
+            interval[:, k, side] = last
     interval[np.ix_(fit.is_noise_unknown, fit.free)] = np.nan
-    return np.stack(
-        [fit.scaling.to_user(end) for end in np.moveaxis(interval, -1, 0)], -1
+    size, center = fit.scaling.size, fit.scaling.center
+    return center[:, None, None] + size[:, None, None] * interval
+
+
+def walk_quantile(degrees_of_freedom):
+    """Return the quantile of the rise over the estimated variance; NaN gives NaN."""
+    if np.isnan(degrees_of_freedom):
+        return np.nan
+    half = min(degrees_of_freedom / 2, 1 / HALF)  # infinite of a known variance
+
+    def excess(x):
+        one, two = (np.exp(-half * np.log1p(k * x / half)) for k in (1, 2))
+        return 1 - 2 * one + two - LEVEL
+
+    return 2 * brentq(excess, 0, 1 / HALF)
+
+
+def _rise(problem, fit, k):
+    """Return how the sum of squares rises with the place of a break, the rest held.
+
+    The place of a kink is its position; that of a jump is the row after it. The other
+    kinks follow to first order.
+    """
+    form, start, kinks = fit.form, fit.t[:, [k]], fit.kinks
+    if form.kinds:
+        ramp, step = form.kinds[k]
+        kinds = form.kinds[:k] + form.kinds[k + 1 :]
+        form = form._replace(ramp=ramp, step=step, kinds=kinds)
+    problem = problem._replace(form=form, known=np.delete(fit.t, k, axis=1))
+    others, n_rows = fit.t[:, kinks[kinks != k]], np.reshape(fit.n_rows, (-1, 1))
+    pieces = all_pieces(problem, fit.t[:, :0])
+    steps = powers_of(others, 0, len(pieces.coef) - 1)
+    pieces = concatenate(pieces, Pieces(locate(problem.table, others), steps))
+    found = solve(problem.table, pieces, form.flat_end)
+    if form.step:
+        start = locate(problem.table, start)
+
+    def gain(places):
+        if form.step:
+            at = problem.at(places)
+        else:
+            rows = locate(problem.table, places)
+            rows = np.minimum(rows, problem.table.n_rows[:, None] - 1)
+            at = problem.at(rows, places)
+        residual, *parts = orthogonal_part(at, pieces, found)
+        # Without the step of a kink, it stays where it is.
+        residual = residual[: form.ramp + form.step]
+        value = np.maximum(gains(at, (residual, *parts))[0], 0)
+        if form.step:
+            allowed = feasible(problem, at.candidates.t[..., None])
+            value = np.where(allowed | (places == start), value, -np.inf)
+        return value
+
+    largest = gain(start)
+    return lambda places: n_rows * (largest - gain(places))
+
+
+def _last_below(rise, start, end, near, threshold, step=0):
+    """Return each series' last place from a breakpoint to an end with a small rise."""
+    towards, reach = np.sign(end - start)[:, None], np.abs(end - start)
+    far = np.maximum(reach, 1e-300)
+    first = np.minimum(np.maximum(near, 1e-300), far)
+    beyond = np.geomspace(first, far, _EACH, axis=1)
+    tried = np.concatenate(
+        [np.linspace(0, first, _EACH, axis=1), beyond[:, 1:]], axis=1
     )
+    while True:
+        tried = np.minimum(tried, reach[:, None])
+        if step:
+            tried = tried.astype(np.intp)
+        excess = rise(start[:, None] + towards * tried) - threshold[:, None]
+        excess[:, 0] = np.minimum(excess[:, 0], 0)
+        last = tried.shape[1] - 1 - np.argmax(excess[:, ::-1] <= 0, axis=1)
+        at = np.minimum(np.stack([last, last + 1], axis=1), tried.shape[1] - 1)
+        low, high = np.take_along_axis(tried, at, axis=1).T
+        if np.all(high - low <= (step or high / _EACH**2)):
+            break
+        tried = np.linspace(low, high, _EACH, axis=1)
+    if not step:
+        below, above = np.take_along_axis(excess, at, axis=1).T
+        size = np.where(above > below, above - below, 1)
+        low = np.where(above > below, low - (high - low) * below / size, high)
+    return start + towards[:, 0] * low
 
 
 def at_bounds(fit, problem, interval):
@@ -367,26 +476,6 @@ def segment_table(fit, rows):
     ends = [np.zeros_like(fit.n_rows), *before, np.sum(rows.weight, -1)]
     table["n_rows"] = np.diff(np.stack(ends, axis=-1), axis=-1)
     return table
-
-
-def residuals(fit, rows):
-    """Return the residuals of the rows of one series, in the units of the search."""
-    columns = least_squares.design(fit.form, rows.x, rows.linear, fit.t)
-    return rows.y - columns @ fit.coef
-
-
-def residual_correlation(fit, rows):
-    """Return the correlation of residuals at neighbouring positions, and its error."""
-    if rows.rest > 0:
-        return np.nan, np.nan
-    residual = residuals(fit, rows)
-    first = np.flatnonzero(np.diff(rows.x, prepend=-np.inf) > 0)
-    total = np.add.reduceat(rows.weight, first)
-    scaled = np.add.reduceat(rows.weight * residual, first) / np.sqrt(total)
-    square = scaled @ scaled
-    if len(first) < 2 or not square > 0:
-        return np.nan, np.nan
-    return float(scaled[1:] @ scaled[:-1] / square), 1 / np.sqrt(len(first))
 
 
 # --- the whole fit -------------------------------------------------------------------

@@ -2,10 +2,13 @@ r"""Lines in several features, of counts, and under conditions: the joint proble
 
 With breakpoints t and coefficients c of the columns D(t), the deviance of
 :math:`\eta = D(t) c + \text{offset}` is minimised over both, under linear conditions on
-c. A step fits the working targets of the
-family (:mod:`sklearn_gn.segmented.families`) by D and by the derivatives of
-:math:`\eta` by the kinks, a step function at each, all features together; of several
-lengths of the way the best is taken.
+c. The mean of y is :math:`\mu = \eta` ("gaussian"), :math:`e^\eta` ("poisson") or
+:math:`1 / (1 + e^{-\eta})` ("binomial"). With these canonical links the Gauss-Newton
+matrix of half the deviance weighs rows by the variance of y, and a step is a
+least-squares fit to :math:`\eta + (y - \mu) / V(\mu)` (McCullagh and Nelder,
+"Generalized linear models", 1989) by D and by the derivatives of :math:`\eta` by the
+kinks, a step function at each, all features together; of several lengths of the way the
+best is taken.
 
 Starts come from the engine of one feature: it searches the breakpoints of one feature
 while the lines of the others enter linearly, by turns, on the working targets at the
@@ -19,17 +22,17 @@ inequalities are a problem of least distance, which non-negative least squares s
 """
 
 from itertools import chain, combinations
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import lsq_linear
+from scipy.special import expit, gammaln, logit, xlog1py, xlogy
 
+from sklearn_gn.data.rows import check_sample_weight
 from sklearn_gn.linalg import factors
 from sklearn_gn.segmented import least_squares
-from sklearn_gn.segmented.families import Family
 from sklearn_gn.segmented.least_squares import Rows
-from sklearn_gn.segmented.preparation import Options, Prepared, prepare, problem_of
+from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     HALF,
@@ -41,6 +44,102 @@ from sklearn_gn.segmented.programme import kinks_at_rows
 from sklearn_gn.segmented.search import EXACT, PATIENCE, search
 from sklearn_gn.segmented.selection import choose, search_penalty
 
+FAMILIES = ("gaussian", "poisson", "binomial")
+
+
+class Family(NamedTuple):
+    """A distribution of the targets."""
+
+    name: str
+
+    @property
+    def has_known_variance(self):
+        """Whether the mean determines the variance."""
+        return self.name != "gaussian"
+
+    def mean(self, eta):
+        """Return the means."""
+        if self.name == "gaussian":
+            return eta
+        largest = np.log(EXACT * np.finfo(float).max)  # whose sums are numbers, too
+        eta = np.clip(eta, -largest, largest)
+        return np.exp(eta) if self.name == "poisson" else expit(eta)
+
+    def variance(self, mean):
+        """Return the variances, which are also the derivatives of the means."""
+        if self.name == "gaussian":
+            return np.ones_like(mean)
+        variance = mean if self.name == "poisson" else mean * (1 - mean)
+        return np.maximum(variance, EXACT)
+
+    def start(self, y, weight):
+        """Return linear predictors near the targets, from which iterations start."""
+        if self.name == "gaussian":
+            return y
+        if self.name == "poisson":
+            return np.log(y + 0.1)
+        return logit((weight * y + 0.5) / (weight + 1))
+
+    def deviance(self, y, mean, weight):
+        """Return the deviance of means, of "gaussian" the sum of squares."""
+        if self.name == "gaussian":
+            return float(weight @ (y - mean) ** 2)
+        if self.name == "poisson":
+            each = xlogy(y, y) - xlogy(y, mean) - (y - mean)
+        else:
+            each = xlogy(y, y) + xlog1py(1 - y, -y)
+            each -= xlogy(y, mean) + xlog1py(1 - y, -mean)
+        return 2 * float(weight @ each)
+
+    def explained(self, y, mean, weight):
+        """Return the share of the deviance about the mean of y that means explain."""
+        y = np.asarray(y, dtype=np.float64)
+        weight = check_sample_weight(weight, y)
+        null = self.deviance(y, np.full_like(y, np.average(y, weights=weight)), weight)
+        return 1 - self.deviance(y, mean, weight) / null
+
+    def saturated(self, y, weight):
+        """Return the log likelihood of means that equal the counts."""
+        if self.name == "poisson":
+            return float(weight @ (xlogy(y, y) - y - gammaln(y + 1)))
+        ways = gammaln(weight + 1) - gammaln(weight * y + 1)
+        ways -= gammaln(weight * (1 - y) + 1)
+        return float(np.sum(ways) + weight @ (xlogy(y, y) + xlog1py(1 - y, -y)))
+
+    def check(self, y):
+        """Raise a ValueError for targets that the family does not have."""
+        if self.name == "poisson" and y.min() < 0:
+            raise ValueError(
+                'family="poisson" is for counts: y must not be negative, but its '
+                f"smallest value is {y.min():.6g}."
+            )
+        if self.name == "poisson" and not y.max() > 0:
+            raise ValueError('family="poisson": all counts in y are zero.')
+        if self.name == "binomial" and (y.min() < 0 or y.max() > 1):
+            raise ValueError(
+                'family="binomial" is for shares between 0 and 1, with the numbers of '
+                f"trials as sample_weight: y ranges from {y.min():.6g} to "
+                f"{y.max():.6g}."
+            )
+        if self.name == "binomial" and (not y.max() > 0 or not y.min() < 1):
+            raise ValueError('family="binomial": all shares in y are equal.')
+
+
+def check_offset(offset, X):
+    """Return the offsets of the rows, zero where there are none."""
+    if offset is None:
+        return np.zeros(len(X))
+    offset = np.asarray(offset, dtype=np.float64)
+    if offset.shape != (len(X),) or not np.isfinite(offset).all():
+        raise ValueError(
+            f"offset must be {len(X)} finite numbers, one for each row, got an array "
+            f"of shape {offset.shape}."
+        )
+    return offset
+
+
+# --- conditions -----------------------------------------------------------------------
+
 
 class Condition(NamedTuple):
     """One linear condition on the coefficients: ``row z = value``, or at least that."""
@@ -49,53 +148,6 @@ class Condition(NamedTuple):
     row: np.ndarray
     value: float
     is_equal: bool
-
-
-def parse_slopes(slopes, n_segments):
-    """Return the conditions on slopes: (name, segments, sign, value, is_equal).
-
-    The slope, or the difference of the slopes of two segments, times the sign is equal
-    to the value times the sign, or at least that.
-    """
-    of_all = isinstance(slopes, tuple)
-    entries = [slopes] * n_segments if of_all else list(slopes)
-    if len(entries) != n_segments:
-        raise ValueError(
-            f"slopes={slopes!r} has {len(entries)} entries, but the line has "
-            f"{n_segments} segments: give one for each, or a tuple (low, high)."
-        )
-    found, first = [], {}
-    for j, entry in enumerate(entries):
-        name = f"slopes={slopes!r}" if of_all else f"slopes[{j}]={entry!r}"
-        if isinstance(entry, str):
-            if entry in first:
-                found.append((name, (first[entry], j), 1, 0.0, True))
-            first.setdefault(entry, j)
-        elif entry is not None and isinstance(entry, Real) and np.isfinite(entry):
-            found.append((name, (j,), 1, float(entry), True))
-        elif isinstance(entry, (tuple, list)) and len(entry) == 2:
-            for sign, bound in zip((1, -1), entry, strict=True):
-                if bound is not None and np.isfinite(bound):
-                    found.append((name, (j,), sign, float(bound), False))
-        elif entry is not None:
-            raise ValueError(
-                f"{name} must be None, a slope, a pair (low, high), or a text that "
-                "names segments with the same slope."
-            )
-    return found
-
-
-def parse_points(through):
-    """Return the points (x, y) that the line goes through, of shape (m, 2)."""
-    try:
-        points = np.atleast_2d(np.asarray(through, dtype=np.float64))
-    except (TypeError, ValueError):
-        points = np.empty(0)
-    if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
-        raise ValueError(
-            f"through must be a point (x, y) or a list of points, got {through!r}."
-        )
-    return points
 
 
 def least_squares_under(matrix, target, conditions):
@@ -156,6 +208,9 @@ _MOST_TURNS = 10  # of the features, and of the searches of a family
 _STARTS = 3  # best of them from which steps are taken
 
 
+# --- columns --------------------------------------------------------------------------
+
+
 class Joint(NamedTuple):
     """The problem, in the units of the search; rows in the order of the first x."""
 
@@ -166,20 +221,20 @@ class Joint(NamedTuple):
     weight: np.ndarray  # repeats times precisions
     repeats: np.ndarray
     family: Family
-    slopes: list  # of the first feature, see parse_slopes
+    slopes: list  # of the first feature, see parse_slopes of preparation
     points: list  # (x, y, name) through which its line goes
     options: Options  # of the engine; known breakpoints are those of the first feature
     limits: list  # of each feature, the problem of the engine that says what is allowed
 
     @property
-    def form(self):
-        """What the lines do at breakpoints."""
-        return self.options.form
-
-    @property
     def has_conditions(self):
         """Whether least squares alone does not tell the coefficients."""
-        return bool(self.slopes or self.points or self.form.sign)
+        return bool(self.slopes or self.points or self.options.form.sign)
+
+    def deviance(self, eta):
+        """Return the deviance at linear predictors without the offset."""
+        mean = self.family.mean(eta + self.offset)
+        return self.family.deviance(self.y, mean, self.weight)
 
     def working(self, eta):
         """Return the working targets and weights at linear predictors."""
@@ -207,16 +262,14 @@ class State(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where the parameters of one broken feature are."""
+    """Where the parameters are; those of the breakpoints feature by feature."""
 
-    columns: np.ndarray  # of the design
-    ramps: np.ndarray  # the changes of slope among them
-    free: np.ndarray  # (k,) breakpoints that are not known
+    columns: list  # of each feature, in the design
+    feature: np.ndarray  # of each breakpoint
+    ramps: np.ndarray  # its change of slope among the columns
+    free: np.ndarray  # whether it is not known
     kinks: np.ndarray  # numbers of those that are parameters of the linear model
-    tangents: np.ndarray | None  # (n, kinks) derivatives by these, if there is a fit
-
-
-# --- columns and conditions ----------------------------------------------------------
+    tangents: np.ndarray  # (n, kinks) derivatives by these, if there is a fit
 
 
 def block(form, x, t):
@@ -225,48 +278,53 @@ def block(form, x, t):
 
 
 def linearised(joint, t, coef=None):
-    """Return 1, each feature's columns and the linear ones, and the layouts."""
-    form, columns, where, first = joint.form, [np.ones((len(joint.y), 1))], [], 1
-    for x, own in zip(joint.x, t, strict=True):
-        columns.append(block(form, x, own))
-        at = first + np.arange(columns[-1].shape[1])
-        ramps = at[form.slope :][: len(own) if form.ramp else 0]
-        free, tangents = ~np.isin(own, joint.options.known), None
-        kinks = np.flatnonzero(free & (not form.step))
-        if coef is not None:
-            changes = coef[at[form.slope :]][: form.ramp * len(own)]
-            tangents = least_squares.tangents(x, own, changes, kinks)
-        where.append(Layout(at, ramps, free, kinks, tangents))
-        first += len(at)
-    return np.hstack([*columns, joint.linear]), where
+    """Return 1, each feature's columns and the linear ones, and the layout."""
+    form, n, sizes = joint.options.form, len(joint.y), [*map(len, t)]
+    blocks = [block(form, x, own) for x, own in zip(joint.x, t, strict=True)]
+    columns = np.hstack([np.ones((n, 1)), *blocks, joint.linear])
+    where = np.split(
+        np.arange(1, len(columns.T)), np.cumsum([b.shape[1] for b in blocks])
+    )
+    where, feature = where[: len(t)], np.repeat(np.arange(len(t)), sizes)
+    every = np.concatenate([np.empty(0), *t])
+    free = ~np.isin(every, joint.options.known)
+    kinks = np.flatnonzero(free & (not form.step))
+    # Those of jumps have none, and nothing asks for them.
+    changes = [own[form.slope :] for own in where]
+    ramps = [own[:k] for own, k in zip(changes, sizes, strict=True)]
+    ramps, tangents = np.concatenate([np.empty(0, np.intp), *ramps]), [columns[:, :0]]
+    for f, own in enumerate(changes if coef is not None else ()):
+        at = kinks[feature[kinks] == f] - sum(sizes[:f])
+        own = coef[own[: form.ramp * sizes[f]]]
+        tangents.append(least_squares.tangents(joint.x[f], t[f], own, at))
+    return columns, Layout(where, feature, ramps, free, kinks, np.hstack(tangents))
 
 
 def conditions(joint, t, where, n_columns, coef=None):
     """Return the conditions on the coefficients and, with ``coef``, on the kinks."""
-    form, found = joint.form, []
+    form, found = joint.options.form, []
 
-    def slope(own, n_changes=None):
+    def slope(f, n_changes=None):
         row = np.zeros(n_columns)
-        row[own.columns[: form.slope]] = row[own.ramps[:n_changes]] = 1
+        row[where.columns[f][: form.slope]] = 1
+        row[where.ramps[where.feature == f][:n_changes]] = 1
         return row
 
-    for own in where:
-        if form.flat_end:
-            name = f"flat={'last' if form.slope else 'both'!r}"
-            found.append(Condition(name, slope(own), 0.0, True))
-        for row in form.sign * np.eye(n_columns)[own.ramps if form.sign else []]:
-            found.append(Condition("shape", row, 0.0, False))
+    if form.flat_end:
+        name = f"flat={'last' if form.slope else 'both'!r}"
+        found += [Condition(name, slope(f), 0.0, True) for f in range(len(t))]
+    for row in form.sign * np.eye(n_columns)[where.ramps if form.sign else []]:
+        found.append(Condition("shape", row, 0.0, False))
     for name, segments, sign, value, is_equal in joint.slopes:
         if segments[-1] <= len(t[0]):
-            row, *other = (sign * slope(where[0], j) for j in segments)
-            row = row - sum(other)
-            found.append(Condition(name, row, sign * value, is_equal))
+            row, *other = (sign * slope(0, j) for j in segments)
+            found.append(Condition(name, row - sum(other), sign * value, is_equal))
     for x, y, name in joint.points:
-        row, own = np.zeros(n_columns), where[0]
-        row[0], row[own.columns] = 1, block(form, np.array([x]), t[0])[0]
+        row = np.zeros(n_columns)
+        row[0], row[where.columns[0]] = 1, block(form, np.array([x]), t[0])[0]
         if coef is not None:
-            passed = x >= t[0][own.kinks]
-            row[n_columns - len(passed) :] = -coef[own.ramps[own.kinks]] * passed
+            passed = x >= t[0][where.kinks]
+            row[n_columns - len(passed) :] = -coef[where.ramps[where.kinks]] * passed
         found.append(Condition(name, row, y, True))
     return [each for each in found if each.row.any() or each.value]
 
@@ -288,9 +346,7 @@ def fit_at(joint, t, z, w):
     found = _solve(columns, z, w, conditions(joint, t, where, columns.shape[1]))
     if found is None:
         return None
-    eta = columns @ found
-    mean = joint.family.mean(eta + joint.offset)
-    return State(t, found, eta, joint.family.deviance(joint.y, mean, joint.weight))
+    return State(t, found, columns @ found, joint.deviance(columns @ found))
 
 
 def descend(joint, state):
@@ -298,77 +354,69 @@ def descend(joint, state):
     while True:
         z, w = joint.working(state.eta)
         columns, where = linearised(joint, state.t, state.coef)
-        both, n = np.hstack([columns, *(own.tangents for own in where)]), len(columns.T)
+        both, n = np.hstack([columns, where.tangents]), columns.shape[1]
         limits = conditions(joint, state.t, where, both.shape[1], state.coef)
         found = _solve(both, z, w, limits)
         if found is None:
             return state
-        kinks = [(f, j) for f, own in enumerate(where) for j in own.kinks]
-        ramps = [where[f].ramps[j] for f, j in kinks]
+        kinks = where.kinks
+        ramps = where.ramps[kinks]
         size = np.where(found[ramps] != 0, found[ramps], np.inf)
         steps = found[n:], found[n:] * state.coef[ramps] / size  # the other Muggeo's
-        ways = [length * step for length in _LENGTHS for step in steps if kinks]
-        best = _best_of(joint, state, kinks, [np.zeros(len(kinks)), *ways])
+        moves = [length * step for length in _LENGTHS for step in steps if len(step)]
+        best = _best_of(joint, state, kinks, [np.zeros(len(kinks)), *moves])
         aim = None
         if best is state and joint.family.has_known_variance:
             aim = fit_at(joint, state.t, z, w)
         for length in _LENGTHS[1:] if aim is not None else ():  # of the way to the fit
             eta = state.eta + length * (aim.eta - state.eta)
-            mean = joint.family.mean(eta + joint.offset)
-            value = joint.family.deviance(joint.y, mean, joint.weight)
-            if value < best.deviance:
+            if joint.deviance(eta) < best.deviance:
                 coef = state.coef + length * (aim.coef - state.coef)
-                best = State(state.t, coef, eta, value)
+                best = State(state.t, coef, eta, joint.deviance(eta))
         if not best.deviance < state.deviance * (1 - EXACT):  # perhaps at a corner
-            ways = []
-            for (f, j), unit in zip(kinks, np.eye(len(kinks)), strict=True):
+            moves, at = [], np.concatenate([np.empty(0), *best.t])[kinks]
+            each = zip(where.feature[kinks], at, np.eye(len(at)), strict=True)
+            for f, t, unit in each:
                 rows = joint.limits[f].table.x[0]
-                k = np.searchsorted(rows, best.t[f][j])
-                beside = rows[max(k - 1, 0) : k + 2] - best.t[f][j]
-                ways += list(beside[:, None] * unit)
-            best = _best_of(joint, best, kinks, ways)
+                k = np.searchsorted(rows, t)
+                moves += list((rows[max(k - 1, 0) : k + 2] - t)[:, None] * unit)
+            best = _best_of(joint, best, kinks, moves)
         if not best.deviance < state.deviance * (1 - EXACT):
             return best
         state = best
 
 
-def _best_of(joint, state, kinks, ways):
-    """Return the best state with the kinks moved one of some ways."""
+def _best_of(joint, state, kinks, moves):
+    """Return the best state with the kinks moved in one of some ways."""
     best, (z, w), trials = state, joint.working(state.eta), []
-    for way in ways:
-        t = [own.copy() for own in state.t]
-        for (f, j), part in zip(kinks, way, strict=True):
-            t[f][j] += part
-        trials.append([np.sort(own) for own in t])
+    ends = np.cumsum([len(own) for own in state.t])[:-1]
+    for move in moves:
+        at = np.concatenate([np.empty(0), *state.t])
+        at[kinks] += move
+        trials.append([np.sort(own) for own in np.split(at, ends)][: len(state.t)])
     for t, fine in zip(trials, joint.allowed(trials), strict=True):
         new = fit_at(joint, t, z, w) if fine else None
-        best = new if _is_better(new, best, 0.0) else best
+        best = new if _is_better(new, best) else best
     return best
 
 
-def _is_better(state, other, least=DEPENDENT):
+def _is_better(state, other):
     if state is None or other is None:
         return state is not None
-    return state.deviance < other.deviance * (1 - least)
+    return state.deviance < other.deviance * (1 - DEPENDENT)
 
 
 # --- the number ----------------------------------------------------------------------
 
 
-def prepared_for(joint, f, t, z, w, extra=None):
-    """Return the rows for the engine, feature f broken and the others linear.
-
-    With further columns, which have the units of the joint fit, all keep these.
-    """
+def prepared_for(joint, f, t, z, w, extra=()):
+    """Return the rows for the engine, feature f broken, the others and more linear."""
     every = enumerate(zip(joint.x, t, strict=True))
-    others = [block(joint.form, x, own) for g, (x, own) in every if g != f]
-    linear = np.hstack([np.empty((len(z), 0)), *others, joint.linear, *(extra or ())])
-    if extra is None:
-        weight = w * (joint.repeats.sum() / w.sum())
-        return prepare(joint.x[f], z, linear, weight, joint.repeats)
-    order, m = np.argsort(joint.x[f], kind="stable"), linear.shape[1]
+    others = [block(joint.options.form, x, own) for g, (x, own) in every if g != f]
+    linear = np.hstack([np.empty((len(z), 0)), *others, joint.linear, *extra])
+    order = np.argsort(joint.x[f], kind="stable")
     rows = Rows(*(each[order] for each in (joint.x[f], z, linear, w)))
-    return Prepared(rows, Scaling.identity(m), joint.repeats[order])
+    return Prepared(rows, Scaling.identity(linear.shape[1]), joint.repeats[order])
 
 
 def _with(joint, t, f, knots):
@@ -386,22 +434,23 @@ def without_breakpoints(joint):
 
 def find(joint, numbers, most, criterion):
     """Return the best fit, and by feature the path over the numbers of breakpoints."""
-    form = joint.form._replace(flat_end=False, sign=0)
+    form = joint.options.form._replace(flat_end=False, sign=0)
     options = joint.options._replace(form=form)
     free = joint._replace(slopes=[], points=[], options=options)
     state, paths = without_breakpoints(free), [None] * len(joint.x)
     is_plain = not (joint.family.has_known_variance or joint.has_conditions)
+    options = joint.options._replace(criterion=criterion)
     for _ in range(_MOST_TURNS):
         before = state
         for f, number in enumerate(numbers):
             if is_plain:  # the engine's breakpoints are the best
-                prepared = prepared_for(joint, f, state.t, joint.y, joint.weight)
-                options = joint.options._replace(criterion=criterion)
-                ((knots, path, _),), *_ = choose([prepared], options, (number, most))
-                t, paths[f] = _with(joint, state.t, f, knots), path
-                state = None
-                if joint.allowed([t])[0]:
-                    state = fit_at(joint, t, joint.y, joint.weight)
+                rows = joint.y, joint.weight
+                prepared = prepared_for(joint, f, state.t, *rows)
+                ((knots, paths[f], _),), *_ = choose(
+                    [prepared], options, (number, most)
+                )
+                t = _with(joint, state.t, f, knots)
+                state = fit_at(joint, t, *rows) if joint.allowed([t])[0] else None
             else:
                 given = joint, state, f, number, most, criterion
                 state, paths[f] = _choose(*given)
@@ -468,12 +517,12 @@ def count_parameters(joint, state):
     Bounds that the fit reaches take none away: where it reaches them is chosen, too.
     """
     columns, where = linearised(joint, state.t, state.coef)
-    columns = np.hstack([columns, *(own.tangents for own in where)])
+    columns = np.hstack([columns, where.tangents])
     columns = columns @ free_space(joint, state, columns.shape[1], with_bounds=False)
     root = np.sqrt(joint.working(state.eta)[1])[:, None]
     size = factors.singular_values(factors.upper_factor(root * columns))
-    jumps = sum(own.free.sum() - len(own.kinks) for own in where)
-    return int(np.sum(size > 1e-10 * size.max(initial=0))) + jumps
+    jumps = where.free.sum() - len(where.kinks)
+    return int(np.sum(size > 1e-10 * size.max(initial=0)) + jumps)
 
 
 def free_space(joint, state, n_columns, with_bounds=True):
@@ -500,7 +549,7 @@ def _refuse(joint, numbers):
         raise ValueError(
             "The data have no room for the breakpoints: lower n_breakpoints."
         )
-    if len(names) == 1 and not joint.form.slope:
-        names.append("flat='both'" if joint.form.flat_end else "flat='first'")
+    if len(names) == 1 and not joint.options.form.slope:
+        names.append("flat='both'" if joint.options.form.flat_end else "flat='first'")
     end = ": these conditions contradict each other." if len(names) > 1 else "."
     raise ValueError(f"No broken line satisfies {' and '.join(names)}{end}")

@@ -70,11 +70,6 @@ def design(form, x, linear, t):
     return np.concatenate([*columns, linear], axis=-1)
 
 
-def ramp_columns(form, n_breakpoints):
-    """Return the numbers of the columns of the ramps, of the first degree."""
-    return 1 + form.slope + np.arange(n_breakpoints if form.ramp else 0)
-
-
 def tangents(x, t, changes, at):
     """Return the derivatives of ramps by the breakpoints ``at``, (..., n, k)."""
     beyond = x[..., None] - t[..., None, at]
@@ -156,50 +151,42 @@ def solve_design(form, rows, t):
 
 
 def fit_rows(form, rows, t, free):
-    """Return the breakpoints (B, k) and the least-squares fits of several series."""
-    found = solve_design(form, rows, t)
-    if not len(moving(form, free)):
-        return t, found
+    """Return the breakpoints (B, k) and the least-squares fits of several series.
+
+    Kinks of rows with little noise take further Gauss-Newton steps over the rows.
+    """
+    found, at, t = solve_design(form, rows, t), moving(form, free), t.copy()
     size = np.sum(rows.weight * rows.y**2, axis=-1)  # y has mean zero
-    t = t.copy()
-    for b in np.flatnonzero((found.rss > 0) & (found.rss < HALF * size)):
+    for b in np.flatnonzero((found.rss < HALF * size) & (len(at) > 0)):
         own = Rows(*(a[b] for a in rows[:4]))
-        start = LinearFit(*(a[b] for a in found))
-        t[b], better = _polish(form, own, t[b], free, start, HALF * size[b])
-        for kept, value in zip(found, better, strict=True):
-            kept[b] = value
-    return t, found
-
-
-def _polish(form, rows, t, free, found, resolved):
-    """Take Gauss-Newton steps of the kinks of one series over its rows."""
-    at = moving(form, free)
-    while 0 < found.rss < resolved:
-        columns = design(form, rows.x, rows.linear, t)
-        tangent = np.hstack([columns, rows.x[:, None] >= t[at]])
-        space = coefficient_space(form, len(t), tangent.shape[1])
-        lines = solve(tangent, rows.y, rows.weight, space).coef
-        change = lines[ramp_columns(form, len(t))[at]]
-        trial = t.copy()
-        trial[at] -= lines[columns.shape[1] :] / np.where(change != 0, change, np.inf)
-        if np.any(np.diff(trial) <= 0) or np.any(np.abs(trial) >= 1):
-            break
-        new = solve_design(form, rows, trial)
-        if new.rss >= found.rss:
-            break
-        t, found = trial, new
+        while found.rss[b] > 0:
+            columns = design(form, own.x, own.linear, t[b])
+            tangent = np.hstack([columns, own.x[:, None] >= t[b, at]])
+            space = coefficient_space(form, t.shape[1], tangent.shape[1])
+            lines = solve(tangent, own.y, own.weight, space).coef
+            change = lines[1 + form.slope + at]
+            jump, trial = lines[columns.shape[1] :], t[b].copy()
+            trial[at] -= jump / np.where(change != 0, change, np.inf)
+            if np.any(np.diff(trial) <= 0) or np.any(np.abs(trial) >= 1):
+                break
+            new = solve_design(form, own, trial)
+            if new.rss >= found.rss[b]:
+                break
+            t[b] = trial
+            for kept, value in zip(found, new, strict=True):
+                kept[b] = value
     return t, found
 
 
 def covariance(kind, columns, found, weight, repeats, space=None):
-    """Return covariances of the parameters, degrees of freedom, and ranks."""
+    """Return covariances of the parameters, degrees of freedom, ranks, and roots."""
     half, rank = inverse_root(columns, weight, space)
     transposed, n_rows = np.swapaxes(half, -1, -2), repeats.sum(axis=-1)
     freedom = np.maximum(n_rows - rank, 1.0)
     if kind.kind == "nonrobust":
         known = kind.variance is not None
         variance = kind.variance if known else found.rss / freedom
-        return variance[:, None, None] * (half @ transposed), freedom, rank
+        return variance[:, None, None] * (half @ transposed), freedom, rank, half
     influence = columns @ half
     if kind.kind.startswith("HAC"):
         scores = influence * (weight * found.residual)[..., None]
@@ -222,7 +209,7 @@ def covariance(kind, columns, found, weight, repeats, space=None):
             left = np.maximum(1 - leverage, np.finfo(float).eps)
             square = square / left ** (1 if kind.kind == "HC2" else 2)
         middle = np.swapaxes(influence, -1, -2) @ (square[..., None] * influence)
-    return half @ middle @ transposed, freedom, rank
+    return half @ middle @ transposed, freedom, rank, half
 
 
 def newey_west(scores, lags, n_rows):

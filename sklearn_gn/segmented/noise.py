@@ -40,15 +40,16 @@ from sklearn_gn.segmented.search import descend
 # --- correlated noise ----------------------------------------------------------------
 
 
-class Autoregression(NamedTuple):
-    """Autoregression of residuals in the order of the feature."""
+class Noise(NamedTuple):
+    """Residuals in the order of the feature, as an autoregression."""
 
     coef: np.ndarray  # (order,)
     redundancy: float  # rows that are worth one independent row, at least one
+    correlation: float  # of neighbours; NaN of no residuals
+    n_errors: float  # the same, in standard errors
 
 
 _CORRECTIONS = 10  # of covariances for what the fit has taken
-NONE = Autoregression(np.empty(0), 1.0)
 
 
 def covariances(residual, most):
@@ -75,23 +76,28 @@ def yule_walker(covariance, n, order=None):
 
 
 def noise_of(residual, asked, n_parameters):
-    """Return the :class:`Autoregression` of residuals, of an order or "auto".
+    """Return the :class:`Noise` of residuals, of an order or "auto".
 
     A fit takes its number of parameters times the long-run variance over n away from
     each covariance; that is added again. Correlation that makes means more exact counts
     as none, and the fit keeps a degree of freedom.
     """
-    n = len(residual)
-    if asked in (None, 0) or n <= n_parameters + 1 or not residual @ residual > 0:
-        return NONE
+    n, square = len(residual), residual @ residual
+    correlation = np.nan
+    if n > 1 and square > 0:
+        correlation = float(residual[1:] @ residual[:-1] / square)
+    noise = Noise(np.empty(0), 1.0, correlation, correlation * np.sqrt(n))
+    if asked in (None, 0) or n <= n_parameters + 1 or not square > 0:
+        return noise
     order = None if asked == "auto" else asked
-    covariance = covariances(residual, order)
-    coef, long_run = yule_walker(covariance, n, order)
-    for _ in range(_CORRECTIONS):
-        taken = min(n_parameters * long_run / n, covariance[0])
+    covariance, taken = covariances(residual, order), 0.0
+    for _ in range(_CORRECTIONS + 1):
         coef, long_run = yule_walker(covariance + taken, n, order)
-    redundancy = min(long_run / (covariance[0] + taken), n / (n_parameters + 1))
-    return Autoregression(coef, float(redundancy)) if redundancy > 1 else NONE
+        before, taken = taken, min(n_parameters * long_run / n, covariance[0])
+    redundancy = min(long_run / (covariance[0] + before), n / (n_parameters + 1))
+    if redundancy > 1:
+        noise = noise._replace(coef=coef, redundancy=float(redundancy))
+    return noise
 
 
 # --- noise that varies ---------------------------------------------------------------
@@ -131,12 +137,10 @@ def with_own_precisions(prepared, options, t):
     line = least_squares.solve_design(form, some, t)
     if not line.rss > EXACT * (some.weight @ some.y**2):
         return prepared
-    columns, total = (
-        least_squares.design(form, some.x, some.linear, t),
-        some.weight.sum(),
-    )
+    columns = least_squares.design(form, some.x, some.linear, t)
     leverage = np.minimum(some.weight, 1) * np.sum((columns @ line.half) ** 2, axis=1)
     squares = line.residual**2 / np.maximum(1 - leverage, np.finfo(float).eps)
+    total = some.weight.sum()
     weight = some.weight / total
     # The square of one error says little, and least where it is next to nothing.
     target = np.log(squares / (weight @ squares) + 1 / total)[:, None]
@@ -172,52 +176,59 @@ def from_running_median(rows):
     return around - median_filter(around, min(_SMOOTHED, len(around)), mode="mirror")
 
 
-def residuals(form, rows, y, t):
-    """Return fitted values to targets y, and the residuals of the rows."""
+def robust_fit(form, prepared, y, t):
+    """Return the fit to targets y, the residuals of the rows, and their scale."""
+    rows = prepared.rows
     fitted = y - least_squares.solve_design(form, rows._replace(y=y), t).residual
-    return fitted, rows.y - fitted
+    residual = rows.y - fitted
+    return fitted, residual, scale_of(residual, rows.weight)
 
 
-def find_robustly(search, prepared, options):
+def find_robustly(find, change, prepared, options):
     """Search until the weights of the series no longer change.
 
     Rows far from a running median begin on it: clipped to the bound, a few of them at
     an end would look like a last segment.
     """
-    clipped, found = [], [None] * len(prepared)
+    clipped, found, moving = [], [None] * len(prepared), range(len(prepared))
     for each in prepared:
         residual = from_running_median(each.rows)
         far = np.abs(residual) > START_BOUND * scale_of(residual, each.rows.weight)
         rows = each.rows._replace(y=each.rows.y - far * residual)
         clipped.append(each._replace(rows=rows))
-    moving = range(len(prepared))
+
+    def clip(b, t, form):
+        """Clip the residuals; return how far targets move, in deviations of these."""
+        t, _ = with_known(prepared[b], options, t)
+        before = clipped[b].rows.y
+        fitted, residual, scale = robust_fit(form, prepared[b], before, t)
+        y = fitted + np.clip(residual, -BOUND * scale, BOUND * scale)
+        clipped[b] = clipped[b]._replace(rows=clipped[b].rows._replace(y=y))
+        return np.abs(y - before).max() / scale if scale > LEAST_SCALE else 0.0
+
     for _ in range(_MOST_SEARCHES):
-        before = [found[b] for b in moving]
-        after, *_ = search([clipped[b] for b in moving])
-        for b, each in zip(moving, after, strict=True):
-            found[b] = each
-            own = options._replace(form=each[2])
-            clipped[b] = _clipped(prepared[b], clipped[b], own, each[0])[0]
-        # Each is searched as often as it would be alone.
-        moving = [
-            b
-            for b, old in zip(moving, before, strict=True)
-            if old is None
-            or len(old[0]) != len(found[b][0])
-            or not np.allclose(old[0], found[b][0], rtol=0, atol=1e-6)
-        ]
-        if not moving:
+        if not len(moving):
             break
+        some = [clipped[b] for b in moving]
+        answers, *more = find(some)
+        if change:  # of their numbers, as the noise varies
+            change(some, answers, *more)
+        same = []
+        for b, (t, path, form) in zip(moving, answers, strict=True):
+            old, found[b] = found[b], (t, path, form)
+            clip(b, t, form)
+            near = old is not None and len(old[0]) == len(t)
+            same.append(near and np.allclose(old[0], t, rtol=0, atol=1e-6))
+        # Each is searched as often as it would be alone.
+        moving = [b for b, is_same in zip(moving, same, strict=True) if not is_same]
     # Now the breakpoints move and the residuals are clipped by turns.
     for b, (t, path, form) in enumerate(found):
-        own = options._replace(form=form)
         for _ in range(_MOST_ITERATIONS):
             if len(t) and not form.step:
-                problem = problem_of([clipped[b]], own)
+                problem = problem_of([clipped[b]], options._replace(form=form))
                 rss = sum_of_squares(problem, t[None])
                 t = descend(problem, t[None].copy(), rss)[0][0]
-            clipped[b], change = _clipped(prepared[b], clipped[b], own, t)
-            if change < DEPENDENT:  # in robust standard deviations
+            if clip(b, t, form) < DEPENDENT:
                 break
         found[b] = t, path, form
     return found, clipped
@@ -247,25 +258,11 @@ def outlying_rows(fit, prepared, options, few):
     return np.argsort(-size, kind="stable")[: far.sum()]
 
 
-def _clipped(prepared, clipped, options, t):
-    """Return the series with new targets, and how far these have moved."""
-    rows, all_t = prepared.rows, with_known(prepared, options, t)[0]
-    fitted, residual = residuals(options.form, rows, clipped.rows.y, all_t)
-    scale = scale_of(residual, rows.weight)
-    y = fitted + np.clip(residual, -BOUND * scale, BOUND * scale)
-    change = np.abs(y - clipped.rows.y).max()
-    rounding = scale <= LEAST_SCALE
-    return clipped._replace(rows=rows._replace(y=y)), 0 if rounding else change / scale
-
-
 def rows_for_errors(form, prepared, clipped, t, n_parameters):
     """Return rows whose least squares give the errors of the M-estimate, and s."""
-    rows = prepared.rows
-    fitted, residual = residuals(form, rows, clipped.rows.y, t)
-    scale = scale_of(residual, rows.weight)
-    n = rows.weight.sum()
-    share = float(rows.weight @ (np.abs(residual) <= BOUND * scale)) / n
-    factor = 1 + n_parameters / n * (1 - share) / share
-    clipped = np.clip(residual, -BOUND * scale, BOUND * scale)
-    y = fitted + factor / share * clipped
-    return prepared._replace(rows=rows._replace(y=y)), scale
+    fitted, residual, scale = robust_fit(form, prepared, clipped.rows.y, t)
+    weight, bound = prepared.rows.weight, BOUND * scale
+    share = float(np.average(np.abs(residual) <= bound, weights=weight))
+    factor = 1 + n_parameters / weight.sum() * (1 - share) / share
+    y = fitted + factor / share * np.clip(residual, -bound, bound)
+    return prepared._replace(rows=prepared.rows._replace(y=y)), scale

@@ -1,6 +1,6 @@
 """From the user's parameters and data to the problem of the search."""
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import numpy as np
@@ -58,16 +58,11 @@ def options_of(model, kind):
         )
     criterion = model.criterion if isinstance(model.criterion, str) else "cv"
     if model.degree == 2:
-        several = isinstance(model.broken_features, list)
         plain = dict.fromkeys(("flat", "shape", "slopes", "through"))
-        plain["broken_features"] = None if several else model.broken_features
-        refuse(
-            model,
-            "degree=2 cannot be combined with {}.",
-            kinks=True,
-            jumps=False,
-            **plain,
-        )
+        if isinstance(model.broken_features, list):
+            plain["broken_features"] = 0
+        text = "degree=2 cannot be combined with {}."
+        refuse(model, text, kinks=True, jumps=False, **plain)
     is_mixed = model.jumps == "auto" and model.degree == 1 and bool(model.kinks)
     if is_mixed:
         text = 'jumps="auto" cannot be combined with {}: '
@@ -115,6 +110,53 @@ def _positions(name, given, kind):
     ):
         raise ValueError(f"{name} must be a list of finite numbers, got {given!r}.")
     return values.astype(np.float64)
+
+
+def parse_slopes(slopes, n_segments):
+    """Return the conditions on slopes: (name, segments, sign, value, is_equal).
+
+    The slope, or the difference of the slopes of two segments, times the sign is equal
+    to the value times the sign, or at least that.
+    """
+    of_all = isinstance(slopes, tuple)
+    entries = [slopes] * n_segments if of_all else list(slopes)
+    if len(entries) != n_segments:
+        raise ValueError(
+            f"slopes={slopes!r} has {len(entries)} entries, but the line has "
+            f"{n_segments} segments: give one for each, or a tuple (low, high)."
+        )
+    found, first = [], {}
+    for j, entry in enumerate(entries):
+        name = f"slopes={slopes!r}" if of_all else f"slopes[{j}]={entry!r}"
+        if isinstance(entry, str):
+            if entry in first:
+                found.append((name, (first[entry], j), 1, 0.0, True))
+            first.setdefault(entry, j)
+        elif entry is not None and isinstance(entry, Real) and np.isfinite(entry):
+            found.append((name, (j,), 1, float(entry), True))
+        elif isinstance(entry, (tuple, list)) and len(entry) == 2:
+            for sign, bound in zip((1, -1), entry, strict=True):
+                if bound is not None and np.isfinite(bound):
+                    found.append((name, (j,), sign, float(bound), False))
+        elif entry is not None:
+            raise ValueError(
+                f"{name} must be None, a slope, a pair (low, high), or a text that "
+                "names segments with the same slope."
+            )
+    return found
+
+
+def parse_points(through):
+    """Return the points (x, y) that the line goes through, of shape (m, 2)."""
+    try:
+        points = np.atleast_2d(np.asarray(through, dtype=np.float64))
+    except (TypeError, ValueError):
+        points = np.empty(0)
+    if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
+        raise ValueError(
+            f"through must be a point (x, y) or a list of points, got {through!r}."
+        )
+    return points
 
 
 def folds_of(model, order, y):
@@ -167,8 +209,8 @@ class Data(NamedTuple):
 
 def read(model, X, y, weights, y_std=None, absolute_sigma=False, multi_output=False):
     """Return the :class:`Data`, and set the numbers of the broken features."""
-    features = model.broken_features
-    features, kinds = features if isinstance(features, list) else [features], []
+    given, kinds = model.broken_features, []
+    features = given if isinstance(given, list) else [given]
     for feature in features:
         if isinstance(feature, str) and dates.is_frame(X):
             dates.check_column(feature, list(X.columns))
@@ -177,27 +219,23 @@ def read(model, X, y, weights, y_std=None, absolute_sigma=False, multi_output=Fa
     checks = {"y_numeric": True, "multi_output": multi_output}
     X, y = validate_data(model, X, y, dtype=np.float64, **checks)
     y = y if y.ndim == 2 and y.shape[1] > 1 else column_or_1d(y, warn=True)
-    n, columns = model.n_features_in_, []
-    names = list(getattr(model, "feature_names_in_", ()))
-    for given in features:
-        if isinstance(given, str):
-            dates.check_column(given, names)
-            given = names.index(given)
-        if not -n <= given < n:
+    n, names = model.n_features_in_, list(getattr(model, "feature_names_in_", ()))
+    model._columns = []
+    for feature in features:
+        if isinstance(feature, str):
+            dates.check_column(feature, names)
+            feature = names.index(feature)
+        if not -n <= feature < n:
             raise ValueError(
-                f"broken_features={given} is out of range: X has {n} features."
+                f"broken_features={feature} is out of range: X has {n} features."
             )
-        columns.append(given % n)
-    if len(set(columns)) < len(features) or not features:
-        raise ValueError(
-            f"broken_features={model.broken_features!r} must name different features."
-        )
-    model._columns = columns
+        model._columns.append(feature % n)
+    if len(set(model._columns)) < len(features) or not features:
+        raise ValueError(f"broken_features={given!r} must name different features.")
     weight, repeats, variance = weights_of(weights, y_std, X)
     variance = variance if absolute_sigma else None
-    x, linear = X[:, columns], np.delete(X, columns, axis=1)
-    y = y.astype(np.float64)
-    return Data(x, linear, y, weight, repeats, variance, kinds)
+    x, linear = X[:, model._columns], np.delete(X, model._columns, axis=1)
+    return Data(x, linear, y.astype(np.float64), weight, repeats, variance, kinds)
 
 
 def read_more(model, X, *y, **checks):
@@ -244,21 +282,12 @@ def prepare(x, y, linear, weight, repeats=None, variance=None, rest=0.0):
     units = np.where(largest > 0, largest, 1)
     deviations = units * np.sqrt(share @ ((values - centers) / units) ** 2)
     deviations = np.where(largest > 0, deviations, 1)
-    scaling = Scaling(
-        center=np.float64((x[0] + x[-1]) / 2),
-        size=size if size > 0 else np.float64(1),
-        y_center=centers[0],
-        y_size=deviations[0],
-        linear_center=centers[1:],
-        linear_size=deviations[1:],
-    )
-    rows = Rows(
-        np.clip((x - scaling.center) / scaling.size, -1, 1),
-        (y - scaling.y_center) / scaling.y_size,
-        (linear - scaling.linear_center) / scaling.linear_size,
-        weight,
-        rest / scaling.y_size / scaling.y_size,
-    )
+    of_x = np.float64((x[0] + x[-1]) / 2), size if size > 0 else np.float64(1)
+    of_y, of_linear = (centers[0], deviations[0]), (centers[1:], deviations[1:])
+    scaling = Scaling(*of_x, *of_y, *of_linear)
+    x, values = np.clip((x - of_x[0]) / of_x[1], -1, 1), (values - centers) / deviations
+    rest = rest / scaling.y_size / scaling.y_size
+    rows = Rows(x, values[:, 0], values[:, 1:], weight, rest)
     if variance is not None:
         variance = variance / scaling.y_size / scaling.y_size
     return Prepared(rows, scaling, repeats, variance, order, has_precisions)
@@ -312,18 +341,16 @@ def warn_of_room(model, prepared, options, kind, found):
     asked = model.n_breakpoints
     if asked == "auto" or found >= asked:
         return
-    low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
-    first, last = options.bounds
+    data, bounds = prepared.scaling.to_user(np.array([-1.0, 1.0])), options.bounds
     n_segments, n_rows = asked + len(options.known) + 1, prepared.rows.weight.sum()
-    least = options.min_rows  # in the shortest series that has room
-    if least is None:
-        room = 100.0 if n_segments > 10 else 0.0  # of which a tenth is ten rows
-        least = fewest_rows(options.form, room)
-    if first >= high or last <= low:
-        bounds, ends = _as_text((first, last), kind), _as_text((low, high), kind)
+    least = options.min_rows
+    if least is None:  # of many segments a tenth of the rows is too many
+        least = fewest_rows(options.form, 100.0 if n_segments > 10 else 0.0)
+    if bounds[0] >= data[1] or bounds[1] <= data[0]:
+        (low, high), ends = _as_text(bounds, kind), _as_text(data, kind)
         advice = (
-            f"bounds=({bounds[0]}, {bounds[1]}) lie outside the data, which reach from "
-            f"{ends[0]} to {ends[1]}: give bounds inside."
+            f"bounds=({low}, {high}) lie outside the data, which reach from {ends[0]} "
+            f"to {ends[1]}: give bounds inside."
         )
     elif n_rows < least * n_segments:
         advice = (
@@ -332,7 +359,7 @@ def warn_of_room(model, prepared, options, kind, found):
             "n_breakpoints, or min_rows."
         )
     else:
-        wider = ", or widen bounds" if np.isfinite(options.bounds).any() else ""
+        wider = ", or widen bounds" if np.isfinite(bounds).any() else ""
         advice = f"Lower n_breakpoints, or min_rows and min_distance{wider}."
     warn_user(
         f"The fit has {counted(found, 'breakpoint')}, not n_breakpoints={asked}: the "

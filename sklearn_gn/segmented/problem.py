@@ -321,16 +321,14 @@ class Problem(NamedTuple):
 
     def of(self, series):
         """Return the problem of some of the series, given in their order."""
-        n = len(self.table.x)
+        n, at = len(self.table.x), self.candidates
         if np.arange(n)[series].size == n:
             return self
-        return Problem(
-            Table(*(rows_of(a, series) for a in self.table)),
-            self.form,
-            self.known[series],
-            Limits(*(a[series] for a in self.limits)),
-            self.candidates
-            and Candidates(*(rows_of(a, series) for a in self.candidates)),
+        return self._replace(
+            table=Table(*(rows_of(a, series) for a in self.table)),
+            known=self.known[series],
+            limits=Limits(*(a[series] for a in self.limits)),
+            candidates=at and Candidates(*(rows_of(a, series) for a in at)),
         )
 
 

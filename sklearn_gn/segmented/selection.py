@@ -102,7 +102,7 @@ def path_columns(problem, found, n_rows, prepared, options):
     criterion = options.criterion
     numbers = np.arange(found.rss.shape[1])
     counts = n_parameters(problem, numbers)
-    columns = {"n_parameters": counts, "rss": found.rss}
+    columns = {"n_breakpoints": numbers, "n_parameters": counts, "rss": found.rss}
     if criterion == "evidence":
         columns[criterion] = np.full(found.rss.shape, np.inf)
         for b, k in np.argwhere(np.isfinite(found.rss)):
@@ -135,9 +135,8 @@ def cross_validate(prepared, options, found, folds):
             t = np.sort(np.concatenate([known, path.knots[k][f]]))
             fit = least_squares.solve_design(options.form, train.rows, t)
             columns = least_squares.design(options.form, test.x, test.linear, t)
-            errors[f, k] = np.average(
-                (test.y - columns @ fit.coef) ** 2, weights=test.weight
-            )
+            square = (test.y - columns @ fit.coef) ** 2
+            errors[f, k] = np.average(square, weights=test.weight)
     with np.errstate(invalid="ignore"):
         spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
     square = extremes.scaled_back(size, size)
@@ -158,13 +157,11 @@ def log_evidence(form, rows, t, free, low, high):
         return 0.0  # the mean of a constant target leaves nothing to explain
     tiny = np.finfo(float).tiny
     rss = float(np.clip(found.rss[0], 1e-25 * total + tiny, total + tiny))
-    if p <= 0 or n - 1 <= p:
-        g = 0.0
-    else:
+    g = 0.0
+    if 0 < p < n - 1:
         g = max((total - rss) / p / rss * (n - 1 - p) - 1, 0)
     value = (n - 1 - p) / 2 * np.log1p(g) - (n - 1) / 2 * np.log1p(g * rss / total)
-    n_free = int(np.sum(free))
-    at = least_squares.moving(form, free)
+    at, n_free = least_squares.moving(form, free), int(np.sum(free))
     if len(at):
         columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
         space = least_squares.coefficient_space(form, t.shape[1], columns.shape[-1])
@@ -177,9 +174,8 @@ def log_evidence(form, rows, t, free, low, high):
         return float(value + min(width - volume, 0))
     places = np.count_nonzero((rows.x[0, 1:] > low) & (rows.x[0, :-1] < high))
     places = max(places, n_free)
-    return float(
-        value - gammaln(places + 1) + gammaln(n_free + 1) + gammaln(places - n_free + 1)
-    )
+    value += gammaln(n_free + 1) + gammaln(places - n_free + 1) - gammaln(places + 1)
+    return float(value)
 
 
 def chosen_numbers(columns, criterion, possible, n_rows):
@@ -207,19 +203,18 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max([len(each.rows.x) for each in prepared])
     limits = number and min(number, most), min(model.max_breakpoints, most)
+    find = partial(choose_kinds, options=options, limits=limits)
     if options.form.kinds is None:
-        find = partial(choose, folds=folds, shared=shared)
-    else:
-        find = choose_kinds
-    find = partial(find, options=options, limits=limits)
+        given = {"limits": limits, "folds": folds, "shared": shared}
+        find = partial(choose, options=options, **given)
     is_open = number is None and options.criterion == "bic" and not shared
-    by_noise = partial(_numbers_by_noise, find, options, is_open)
+    change = is_open and partial(_change_numbers_by_noise, find, options, limits[1])
     if model.loss == "huber":
-        found, clipped = find_robustly(
-            lambda some: by_noise(some, find(some)), prepared, options
-        )
+        found, clipped = find_robustly(find, change, prepared, options)
         return found, clipped, problem_of(clipped, options)
-    found, problem, _ = by_noise(prepared, find(prepared))
+    found, problem, fits = find(prepared)
+    if change:
+        change(prepared, found, problem, fits)
     return found, prepared, problem
 
 
@@ -227,24 +222,20 @@ def find_of_one(model, prepared, options, kind, y=None):
     """Return options with the form, path, breakpoints, clipped series, and problem."""
     is_cv = options.criterion == "cv" and model.n_breakpoints == "auto"
     folds = folds_of(model, prepared.order, y) if is_cv else None
-    ((t, path, form),), (clipped,), problem = find_breakpoints(
-        model, [prepared], options, folds
-    )
+    found, (clipped,), problem = find_breakpoints(model, [prepared], options, folds)
+    ((t, path, form),) = found
     warn_of_room(model, prepared, options, kind, len(t))
     return options._replace(form=form), path, t, clipped, problem
 
 
-def _numbers_by_noise(search, options, is_open, prepared, found):
-    """Return what a search has found, with open numbers for noise that may vary.
+def _change_numbers_by_noise(find, options, most, prepared, answers, _, found):
+    """Change answers where the noise varies, and another number is better for that.
 
     The rows are searched again, weighted by the precisions of their own noise about the
     lines that were found, unless no number can change: of two fits with residuals e and
     f, precisions between 1 - s and 1 + s change the difference of the sums of squares
     by at most s |e - f| |e + f|. The lines are those for equal precisions.
     """
-    if not is_open:
-        return found
-    answers, problem, found = found
     weighted, varying = list(prepared), []
     for b, (own, (t, path, form)) in enumerate(zip(prepared, answers, strict=True)):
         new = with_own_precisions(own, options._replace(form=form), t)
@@ -258,13 +249,12 @@ def _numbers_by_noise(search, options, is_open, prepared, found):
             weighted[b] = new
             varying.append(b)
     if varying:
-        most = PATIENCE + max(len(answers[b][0]) for b in varying)
-        limits = None, min(most, search.keywords["limits"][1])
-        again, *_ = search(weighted, start=found, limits=limits)
+        most = min(PATIENCE + max(len(answers[b][0]) for b in varying), most)
+        again, *_ = find(weighted, start=found, limits=(None, most))
     for b in varying:
         own, (t, other, _) = weighted[b], again[b]
         if len(t) != len(answers[b][0]):
-            (answers[b],), *_ = search([prepared[b]], limits=(len(t), 0))
+            (answers[b],), *_ = find([prepared[b]], limits=(len(t), 0))
         t, path, form = answers[b]
         # The deviance of the precisions is common to all numbers.
         shift = own.repeats @ np.log(own.repeats / own.rows.weight)
@@ -274,7 +264,6 @@ def _numbers_by_noise(search, options, is_open, prepared, found):
         total = shift + (other["bic"] + other["search_penalty"])[there]
         path["search_penalty"] = total - path["bic"]
         answers[b] = t, path, form
-    return answers, problem, found
 
 
 def choose(prepared, options, limits, folds=None, shared=False, start=None):
@@ -342,13 +331,9 @@ def choose(prepared, options, limits, folds=None, shared=False, start=None):
             )
     answers = []
     for b, k in enumerate(chosen):
-        t = found.knots[k][b]
-        kept = np.flatnonzero(np.isfinite(found.rss[b]))
-        path = {"n_breakpoints": kept}
-        for name, column in columns.items():
-            column = np.asarray(column)
-            path[name] = (column if column.ndim == 1 else column[b])[kept]
-        answers.append((t, path, options.form))
+        kept, shape = np.flatnonzero(np.isfinite(found.rss[b])), found.rss.shape
+        path = {n: np.broadcast_to(own, shape)[b, kept] for n, own in columns.items()}
+        answers.append((found.knots[k][b], path, options.form))
         # Waves that need more breakpoints than were tried pass for correlated noise.
         if not (is_open and criterion == "bic" and are_rows[b] and k < kept[-1]):
             continue

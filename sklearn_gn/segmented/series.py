@@ -15,9 +15,9 @@ from sklearn_gn.arrays.backend import one_blas_thread
 from sklearn_gn.data import dates
 from sklearn_gn.data.rows import by_deviations, check_sample_weight, naming_text
 from sklearn_gn.optim.stop import counted
-from sklearn_gn.segmented import inference
 from sklearn_gn.segmented.estimator import SegmentedRegressor
 from sklearn_gn.segmented.fitted import infer_all
+from sklearn_gn.segmented.inference import breakpoint_errors, segment_table
 from sklearn_gn.segmented.least_squares import Covariance
 from sklearn_gn.segmented.preparation import (
     check_inside,
@@ -114,8 +114,8 @@ def fit_groups(
     estimator = clone(estimator)
     estimator._validate_params()
     check_is_plain(estimator, "fit_groups")
-    is_cv = options_of(estimator, None).criterion == "cv"
-    if is_cv and estimator.n_breakpoints == "auto":
+    is_open = estimator.n_breakpoints == "auto"
+    if is_open and options_of(estimator, None).criterion == "cv":
         raise ValueError(
             "fit_groups does not support criterion='cv': choose another one."
         )
@@ -152,28 +152,19 @@ def fit_groups(
         _check_finite(name, values, codes, names)
     given = None if sample_weight is None else data[sample_weight].to_numpy()
     weight = check_sample_weight(given, X)
-    rows = np.split(
-        np.argsort(codes, kind="stable"),
-        np.cumsum(np.bincount(codes, minlength=len(names)))[:-1],
-    )
-    x, linear = X[:, column], np.delete(X, column, axis=1)
+    ends = np.cumsum(np.bincount(codes, minlength=len(names)))[:-1]
+    rows = np.split(np.argsort(codes, kind="stable"), ends)
+    columns = X[:, column], y[:, 0], np.delete(X, column, axis=1), weight
     std = None if y_std is None else data[y_std].to_numpy()
     series = [
-        (x[r], y[r, 0], linear[r], weight[r], None if std is None else std[r])
-        for r in rows
+        (*(each[r] for each in columns), None if std is None else std[r]) for r in rows
     ]
     # Those of like length are fitted side by side.
     by_length = np.argsort([len(each[0]) for each in series], kind="stable")
     chunks = np.split(by_length, np.arange(_TOGETHER, len(series), _TOGETHER))
+    fit = partial(delayed(_fit_chunk), estimator, kind, absolute_sigma)
     parts = Parallel(n_jobs=n_jobs, verbose=verbose)(
-        delayed(_fit_chunk)(
-            estimator,
-            kind,
-            absolute_sigma,
-            [series[k] for k in chunk],
-            [names[k] for k in chunk],
-        )
-        for chunk in chunks
+        fit([series[k] for k in chunk], [names[k] for k in chunk]) for chunk in chunks
     )
     found = dict(zip(by_length, chain(*parts), strict=True))
     tables = [found[k] for k in range(len(series))]
@@ -209,9 +200,9 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
     """Return tables of the segments of some series."""
     prepared, options = [], options_of(estimator, kind)
     for (x, y, linear, count, std), name in zip(series, names, strict=True):
-        if not count.any():
-            raise ValueError(f"Group {name!r}: all weights are zero.")
         try:
+            if not count.any():
+                raise ValueError("all weights are zero.")
             weight, variance = count, None
             if std is not None:
                 weight, variance = by_deviations(std, count)
@@ -220,48 +211,38 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
             check_inside(prepared[-1], options.known, kind)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
+    covariance = Covariance(estimator.covariance, estimator.hac_lags)
+    alike, tables = defaultdict(list), [None] * len(series)
     with one_blas_thread():  # more of them would only wait for each other
         found, clipped, problem = find_breakpoints(estimator, prepared, options)
-        alike = defaultdict(list)  # series with the same kinds of breakpoints
         for b, (each, (t, _, form)) in enumerate(zip(prepared, found, strict=True)):
             t, free = with_known(each, options, t)
             alike[form, tuple(free)].append((b, t))
-        tables = [None] * len(series)
-        for (form, free), members in alike.items():
+        for (form, free), members in alike.items():  # read off side by side
             numbers, t = map(list, zip(*members, strict=True))
-            parts = _tables(
-                estimator,
+            own = [prepared[b] for b in numbers]
+            fit, figures, scales, interval, _ = infer_all(
                 options._replace(form=form),
                 np.stack(t),
                 np.array(free, bool),
-                [prepared[b] for b in numbers],
+                own,
                 [clipped[b] for b in numbers],
                 problem.of(numbers),
+                covariance,
             )
-            for b, table in zip(numbers, parts, strict=True):
-                tables[b] = table
+            noise = np.where(fit.is_noise_unknown, np.nan, scales)[:, None]
+            none, shape = np.full((len(t), 1), np.nan), (len(t), 1 + len(free))
+            columns = {
+                "segment": 1 + np.arange(shape[1]),
+                "breakpoint_std_error": np.hstack([none, breakpoint_errors(fit)]),
+                "breakpoint_lower": np.hstack([none, interval[..., 0]]),
+                "breakpoint_upper": np.hstack([none, interval[..., 1]]),
+                **segment_table(fit, stack(own)[0]),
+                "n_breakpoints": len(free),
+                "noise_std": noise,
+                "r2": figures["r2"][:, None],
+            }
+            columns = {n: np.broadcast_to(each, shape) for n, each in columns.items()}
+            for place, b in enumerate(numbers):
+                tables[b] = {name: each[place] for name, each in columns.items()}
     return tables
-
-
-def _tables(estimator, options, t, free, prepared, clipped, problem):
-    """Tables of series whose breakpoints are known and free in the same order."""
-    kind = Covariance(estimator.covariance, estimator.hac_lags)
-    fit, figures, scales, interval, _ = infer_all(
-        options, t, free, prepared, clipped, problem, kind
-    )
-    noise = np.where(fit.is_noise_unknown, np.nan, scales)
-    shape = len(t), t.shape[1] + 1
-    none, std = np.full((len(t), 1), np.nan), inference.breakpoint_errors(fit)
-    columns = {
-        "segment": np.broadcast_to(1 + np.arange(shape[1]), shape),
-        "breakpoint_std_error": np.hstack([none, std]),
-        "breakpoint_lower": np.hstack([none, interval[..., 0]]),
-        "breakpoint_upper": np.hstack([none, interval[..., 1]]),
-        **inference.segment_table(fit, stack(prepared)[0]),
-        "n_breakpoints": np.full(shape, shape[1] - 1),
-        "noise_std": np.broadcast_to(noise[:, None], shape),
-        "r2": np.broadcast_to(figures["r2"][:, None], shape),
-    }
-    return [
-        {name: column[b] for name, column in columns.items()} for b in range(len(t))
-    ]

@@ -22,9 +22,8 @@ from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.data.rows import check_sample_weight, chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
-from sklearn_gn.segmented.fitted import postpone, set_fit
+from sklearn_gn.segmented.fitted import set_fit
 from sklearn_gn.segmented.least_squares import two_rows
-from sklearn_gn.segmented.noise import Autoregression
 from sklearn_gn.segmented.preparation import (
     options_of,
     prepare,
@@ -38,7 +37,7 @@ from sklearn_gn.segmented.selection import find_of_one
 
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
-_NEIGHBOURS = 2  # bins on both sides of a breakpoint that are opened too
+_OF_FIT = ("_fit", "_fits", "_noise_of_fit", "_parts")  # private ones of its attributes
 _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
 
@@ -56,139 +55,128 @@ def mapped_rows(model, X, y, sample_weight):
     return chunks_of(X, y, sample_weight) if one else None
 
 
+class Bins:
+    """Sums of 1, u, u^2, y, u y, y^2 over the rows in bins, in which u is in [0, 1]."""
+
+    beside = 0  # bins on both sides of a breakpoint that are opened too
+
+    def __init__(self, edges, center):
+        self.edges, self.center = edges, center
+        self.sums = np.zeros((6, len(edges) - 1))
+        self.is_open = np.zeros(len(edges) - 1, bool)
+
+    def open(self, t):
+        """Open the bins of breakpoints; return whether one was closed."""
+        at = np.searchsorted(self.edges[1:-1], t, side="right")
+        if np.all(self.is_open[at]):
+            return False
+        near = at[:, None] + np.arange(-self.beside, self.beside + 1)
+        self.is_open[np.clip(near, 0, len(self.is_open) - 1)] = True
+        return True
+
+    def points(self):
+        """Return the rows of open bins, and two for each other, ready for a search."""
+        index = np.flatnonzero((self.sums[0] > 0) & ~self.is_open)
+        weight, su, suu, sy, suy, syy = self.sums[:, index]
+        mean, level = su / weight, sy / weight
+        variance = np.maximum(suu / weight - mean**2, 0)
+        wide = variance > np.finfo(float).eps ** 1.25
+        variance = np.where(wide, variance, 0)
+        slope = suy / weight - mean * level
+        slope = np.where(wide, slope / np.where(wide, variance, 1), 0)
+        rest = float(np.sum(syy - weight * (level**2 + slope**2 * variance)))
+        du, weight = two_rows(weight, variance, mean, 1 - mean)
+        x = self.edges[index] + np.diff(self.edges)[index] * np.clip(mean + du, 0, 1)
+        points = np.stack([x, level + slope * du, weight]).reshape(3, -1)
+        x, y, weight = np.concatenate([points, self.rows()], axis=1)
+        none = np.empty((len(x), 0))
+        return prepare(x, y + self.center, none, weight, rest=max(rest, 0.0))
+
+    def until_open(self, fit):
+        """Fit the points until all breakpoints lie in open bins."""
+        while True:
+            answer, t = fit(self.points())
+            if not self.open(t):
+                return answer
+
+
+def _terms(u, y, weight):
+    of_u, of_y = weight * u, weight * y
+    return weight, of_u, of_u * u, of_y, of_y * u, of_y * y
+
+
+# --- chunks --------------------------------------------------------------------------
+
+
 def fit(model, chunks):
     """Fit a model to the points of chunks, which are gone through several times."""
     refuse_parts(model, "{} needs all points at once, not chunks.")
     first = first_chunk(model, chunks)
     options = options_of(model, None)
 
-    def joined(a, b):
-        return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3]
-
     def search(prepared):
         found = find_of_one(model, prepared, options, None)
         return (prepared, found), prepared.scaling.to_user(found[2])
 
-    found = fold_chunks(chunks, _range_of, joined)
+    found = fold_chunks(chunks, _range_of, _joined)
     if found is None or not found[2] > 0:
         raise ValueError("chunks hold no rows of positive weight.")
-    low, high, _, center = found
-    bins = Bins(chunks, low, high, center)
-    bins.open(np.append(options.known, [low, high]))
-    prepared, found = _until_open(bins, search)
+    bins = ChunkBins(chunks, *found)
+    bins.open(np.append(options.known, found[:2]))
+    prepared, found = bins.until_open(search)
     model.n_features_in_, model._columns = 1, [0]
     _check_feature_names(model, first[0], reset=True)
     set_fit(model, prepared, None, *found)
 
 
-def _until_open(bins, fit):
-    """Fit the points of bins until all breakpoints lie in open ones."""
-    while True:
-        answer, t = fit(bins.points())
-        if not bins.open(t):
-            return answer
+class ChunkBins(Bins):
+    """Even bins of the points of chunks, which are read again where bins are opened."""
+
+    beside = 2
+
+    def __init__(self, chunks, low, high, _, center):
+        step = (high - low if high > low else 1.0) / N_BINS
+        super().__init__(low + np.arange(N_BINS + 1) * step, center)
+        self.chunks, self.units = chunks, (low, step, center)
+        self.sums[:] = fold_chunks(chunks, partial(_sums_of, *self.units), np.add)
+
+    def rows(self):
+        """Return x, y and weights of the points in open bins, (3, m)."""
+        of_chunk = partial(_points_in, self.is_open, *self.units)
+        return fold_chunks(self.chunks, of_chunk, partial(np.append, axis=1))
 
 
-def _points_of(sums, edges, center, own):
-    """Return two points for each bin, and all of open bins, ready for a search."""
-    index = np.flatnonzero(sums[0] > 0)
-    weight, su, suu, sy, suy, syy = sums[:, index]
-    mean, level = su / weight, sy / weight
-    variance = np.maximum(suu / weight - mean**2, 0)
-    wide = variance > np.finfo(float).eps ** 1.25
-    variance = np.where(wide, variance, 0)
-    slope = suy / weight - mean * level
-    slope = np.where(wide, slope / np.where(wide, variance, 1), 0)
-    rest = float(np.sum(syy - weight * (level**2 + slope**2 * variance)))
-    du, weight = two_rows(weight, variance, mean, 1 - mean)
-    x = edges[index] + np.diff(edges)[index] * np.clip(mean + du, 0, 1)
-    points = np.stack([x, level + slope * du, weight]).reshape(3, -1)
-    x, y, weight = np.concatenate([points, *own], axis=1)
-    none = np.empty((len(x), 0))
-    return prepare(x, y + center, none, weight, rest=max(rest, 0.0))
-
-
-# --- chunks --------------------------------------------------------------------------
-
-
-class Bins:
-    """Sums over the points of chunks in bins of x, and the points of open bins."""
-
-    def __init__(self, chunks, low, high, center):
-        self.chunks, self.low, self.center = chunks, low, center
-        self.scale = N_BINS / (high - low if high > low else 1.0)
-        self.is_open = np.zeros(N_BINS, bool)
-        self.own = [np.empty((3, 0))]  # x, y and weight of points in open bins
-        of_chunk = partial(_sums_of, low, self.scale, center)
-        self.sums = np.array(fold_chunks(chunks, of_chunk, np.add))
-
-    def open(self, t):
-        """Open the bins around breakpoints; return whether one was closed."""
-        at, _ = _locate(self.low, self.scale, np.asarray(t))
-        if np.all(self.is_open[at]):
-            return False
-        near = at[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
-        new = np.zeros(N_BINS, bool)
-        new[np.clip(near, 0, N_BINS - 1)] = True
-        new &= ~self.is_open
-        of_chunk = partial(_points_in, new, self.low, self.scale, self.center)
-        join = partial(np.append, axis=1)
-        self.own.append(fold_chunks(self.chunks, of_chunk, join))
-        self.sums[:, new] = 0
-        self.is_open |= new
-        return True
-
-    def points(self):
-        """Return the points of open bins, and two for each of the others."""
-        edges = self.low + np.arange(N_BINS + 1) / self.scale
-        return _points_of(self.sums, edges, self.center, self.own)
-
-
-def _locate(low, scale, x):
-    """Return the bin of each point, and its place in there."""
-    u = (x - low) * scale
+def _sums_of(low, step, center, number, chunk):
+    x, y, weight = points_of(number, chunk)
+    u = (x - low) / step
     index = np.minimum(u.astype(np.intp), N_BINS - 1)
-    return index, u - index
+    terms = _terms(u - index, y - center, weight)
+    return np.array([np.bincount(index, each, minlength=N_BINS) for each in terms])
 
 
-def _sums_of(low, scale, center, number, chunk):
-    """Return sums of 1, u, u^2, y, u y and y^2 for each bin, u in [0, 1]."""
+def _points_in(bins, low, step, center, number, chunk):
     x, y, weight = points_of(number, chunk)
-    index, u = _locate(low, scale, x)
-    return np.array(
-        [
-            np.bincount(index, term, minlength=N_BINS)
-            for term in _terms(u, y - center, 1.0 if weight is None else weight)
-        ]
-    )
-
-
-def _terms(u, y, weight):
-    one = np.broadcast_to(weight, u.shape)
-    return one, weight * u, weight * u * u, weight * y, weight * u * y, weight * y * y
-
-
-def _points_in(bins, low, scale, center, number, chunk):
-    """Return x, y and weights of the points in some bins, of shape (3, m)."""
-    x, y, weight = points_of(number, chunk)
-    kept = bins[_locate(low, scale, x)[0]]
-    weight = np.ones(len(x)) if weight is None else weight
+    kept = bins[np.minimum(((x - low) / step).astype(np.intp), N_BINS - 1)]
     return np.stack([x[kept], y[kept] - center, weight[kept]])
 
 
 def _range_of(number, chunk):
     """Return the least and the largest x, the sum of weights, and a mean of y."""
     x, y, weight = points_of(number, chunk)
-    total = len(x) if weight is None else weight.sum()
+    total = weight.sum()
     if not np.isfinite([x.sum(), y.sum(), total]).all():
         raise ValueError("chunks hold NaN or infinity, or sums that overflow.")
-    if weight is not None and weight.min() < 0:
+    if weight.min() < 0:
         raise ValueError("chunks hold negative weights.")
     return x.min(), x.max(), total, float(y.mean())
 
 
+def _joined(a, b):
+    return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3]
+
+
 def points_of(number, chunk):
-    """Return x, y and the weights or None of a chunk."""
+    """Return x, y and the weights of a chunk."""
     arrays = [np.asarray(a, dtype=np.float64) for a in chunk]
     X = arrays[0][:, None] if arrays[0].ndim == 1 else arrays[0]
     if X.ndim != 2 or X.shape[1] != 1:
@@ -200,7 +188,7 @@ def points_of(number, chunk):
         one_column(a, f"Chunk {number}: {name}")
         for name, a in zip(("y", "weights"), arrays[1:], strict=False)
     )
-    return X[:, 0], y, weight[0] if weight else None
+    return X[:, 0], y, weight[0] if weight else np.ones(len(y))
 
 
 # --- rows that are added to a fit ----------------------------------------------------
@@ -222,7 +210,7 @@ def update(model, X, y, sample_weight):
     stream = getattr(model, "_stream", None) or Stream(prepared)
     if "_fit" in vars(model):  # the next ones follow the breakpoints and their noise
         stream.t = model._fit.breakpoints[model._fit.free]
-        stream.noise = Autoregression(model.autocorrelation_, model._redundancy)
+        stream.noise = model._noise_of_fit
         stream.path = model.selection_path_
     X, y = read_more(model, X, y, y_numeric=True)
     y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
@@ -242,40 +230,46 @@ def update(model, X, y, sample_weight):
             stream.t = prepared.scaling.to_user(t)
             given = stream.path, t, prepared, problem, [stream.noise]
             later = partial(set_fit, model, prepared, model._date_kind, options, *given)
-            postpone(model, later)
+            # What is read off the fit waits until one of its attributes is asked for.
+            kept = "n_features_in_", "feature_names_in_"
+            names = {n for n in vars(model) if n in _OF_FIT or n.endswith("_")}
+            names = names.union(vars(model).get("_later", ())).difference(kept)
+            for name in names:
+                vars(model).pop(name, None)
+            model._later = dict.fromkeys(names, later)
     model._kept, model._stream = (prepared, options), stream
     model._row_checks = RowChecks(stream.n_rows)
 
 
-class Stream:
+class Stream(Bins):
     """Rows in bins of x, about as many in each as there are bins."""
 
     def __init__(self, prepared):
         rows, scaling = prepared.rows, prepared.scaling
-        self.center = scaling.y_center
         y = scaling.y_size * rows.y
-        self._fill(np.stack([scaling.to_user(rows.x), y, rows.weight]))
+        self._fill(
+            np.stack([scaling.to_user(rows.x), y, rows.weight]), scaling.y_center
+        )
         # What a search has not gained is no reason to search again.
         self.is_new, self.unavailable = False, 0.0
         # When last looked at: rows, squares, gain of a kink, and loss without one.
         self.checked = None
 
-    def _fill(self, rows):
+    def _fill(self, rows, center):
         """Put rows (3, n) in the order of x into bins."""
         self.n_rows = rows.shape[1]
         first = np.arange(0, self.n_rows, int(np.sqrt(self.n_rows)))
         first = first[np.append(True, np.diff(rows[0, first]) > 0)]
-        self.edges = np.append(rows[0, first], rows[0, -1])
+        super().__init__(np.append(rows[0, first], rows[0, -1]), center)
         self.bins = np.split(rows, first[1:], axis=1)
-        self.sums, self.is_open = np.zeros((6, len(first))), np.zeros(len(first), bool)
-        for b in range(len(first)):
-            self._sum(b)
+        self._sum_up(range(len(first)))
 
-    def _sum(self, b):
-        x, y, weight = self.bins[b]
-        width = self.edges[b + 1] - self.edges[b]
-        u = (x - self.edges[b]) / (width if width > 0 else 1)
-        self.sums[:, b] = [term.sum() for term in _terms(u, y, weight)]
+    def _sum_up(self, bins):
+        for b in bins:
+            x, y, weight = self.bins[b]
+            width = self.edges[b + 1] - self.edges[b]
+            u = (x - self.edges[b]) / (width if width > 0 else 1)
+            self.sums[:, b] = [term.sum() for term in _terms(u, y, weight)]
 
     def add(self, x, y, weight):
         """Add rows (m,)."""
@@ -286,24 +280,16 @@ class Stream:
         self.n_rows += len(x)
         for b in np.unique(at):
             self.bins[b] = np.concatenate([self.bins[b], rows[:, at == b]], axis=1)
-            self._sum(b)
+        self._sum_up(np.unique(at))
         largest = max(self.bins[b].shape[1] for b in at)
         if largest > _FULL * (1 + self.n_rows / len(self.bins)):
             rows = np.concatenate(self.bins, axis=1)
-            self._fill(rows[:, np.argsort(rows[0], kind="stable")])
+            self._fill(rows[:, np.argsort(rows[0], kind="stable")], self.center)
 
-    def open(self, t):
-        """Open the bins of breakpoints; return whether one was closed."""
-        at = np.searchsorted(self.edges[1:-1], t, side="right")
-        was_closed = not np.all(self.is_open[at])
-        self.is_open[at] = True
-        return was_closed
-
-    def points(self):
-        """Return the rows of open bins, and two points for each of the others."""
+    def rows(self):
+        """Return x, y and weights of the rows in open bins, (3, m)."""
         own = [self.bins[b] for b in np.flatnonzero(self.is_open)]
-        sums = np.where(self.is_open, 0, self.sums)
-        return _points_of(sums, self.edges, self.center, own)
+        return np.concatenate([np.empty((3, 0)), *own], axis=1)
 
     def follow(self, model, options):
         """Return rows, their breakpoints and problem; None if a search is worthwhile.
@@ -322,7 +308,7 @@ class Stream:
 
         self.is_open[:] = False
         self.open(np.append(options.known, self.t))
-        prepared, problem, t, rss = _until_open(self, fit)
+        prepared, problem, t, rss = self.until_open(fit)
         n, k = prepared.rows.weight.sum() / self.noise.redundancy, t.shape[1]
         square = n * rss[0] * prepared.scaling.y_size**2
         gain, loss = np.inf, -np.inf  # no bounds are known

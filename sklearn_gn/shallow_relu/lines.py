@@ -2,15 +2,14 @@
 
 With one feature the shallow ReLU network is a broken line with its breakpoints at the
 neurons. Left of the data a neuron gives the first line its slope; without one there the
-function is level up to its first breakpoint. Descents and the search of one target are
-in :mod:`sklearn_gn.segmented.search`, and an information criterion chooses a size by
-:mod:`sklearn_gn.segmented.selection`.
+function is level up to its first breakpoint. Descents and the search are in
+:mod:`sklearn_gn.segmented.search`, and an information criterion chooses a size by
+:mod:`sklearn_gn.segmented.selection`; several targets share their breakpoints.
 
 Differences of running sums have rounding errors of the size of the total. What a fit
 returns is computed from two rows for every interval between breakpoints, with the same
 moments as all of it (:func:`fit_at`). On these the joint Gauss-Newton step is a small
-least-squares problem, which refines fits of data without noise, and does the descent of
-several targets, whose breakpoints are shared.
+least-squares problem, which refines fits of data without noise.
 """
 
 from enum import IntEnum
@@ -24,15 +23,14 @@ from sklearn_gn.segmented import least_squares, programme, selection
 from sklearn_gn.segmented.least_squares import two_rows
 from sklearn_gn.segmented.preparation import Options, Prepared, problem_of
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
     EXACT,
     HALF,
     LEFT,
-    MOST_CANDIDATES,
     RIGHT,
     Form,
     Scaling,
     criterion_value,
-    spread,
     sum_of_squares,
 )
 from sklearn_gn.segmented.search import (
@@ -45,9 +43,7 @@ from sklearn_gn.segmented.search import (
 from sklearn_gn.shallow_relu.network import ShallowReLU
 
 MOST_NEURONS = 64  # that the choice of a size tries
-_ROUGH = 1e-4  # relative decrease that ends the first descents of several targets
 _SAME = 1e-12  # distance of a row from a breakpoint that is meant to be at it
-_PLACES = 100  # that may have breakpoints of several targets, at least
 _ROUNDING = 1e-26  # relative loss at which residuals are rounding errors
 
 
@@ -228,8 +224,7 @@ class Data(NamedTuple):
     """The rows, and the problems of the engine of one target."""
 
     rows: SortedRows
-    few: SortedRows  # that stand for them where the descents of several targets begin
-    problems: dict  # by whether the first line has a slope; none of several targets
+    problems: dict  # of the engine, by whether the first line has a slope
     size: float  # half the weighted mean square of the targets
     floor: float  # loss at which residuals are rounding errors
 
@@ -254,17 +249,12 @@ class State(NamedTuple):
 def prepare(rows):
     """Sort the rows and sum them up, once."""
     rows = sort_rows(rows)
-    few, problems = rows, {}
-    if rows.y.shape[1] == 1:
-        problem = problem_of([_prepared(rows, 1.0)], _OPTIONS)
-        for slope in (True, False):
-            problems[slope] = problem._replace(form=Form(slope, ramp=True, step=False))
-    elif len(rows.x) > 2 * MOST_CANDIDATES:
-        ends = rows.x[spread(1, len(rows.x) - 1, MOST_CANDIDATES)]
-        few = sort_rows(condensed_rows(ends, rows)[0])
+    problem = problem_of(_prepared(rows, 1.0), _OPTIONS).with_shared_breakpoints()
+    forms = {slope: Form(slope, ramp=True, step=False) for slope in (True, False)}
+    problems = {slope: problem._replace(form=form) for slope, form in forms.items()}
     ties = 0.5 * float(rows.tie_variance.sum())
     size = 0.5 * float(np.sum(rows.weight @ rows.y**2)) + ties
-    return Data(rows, few, problems, size, ties * (1 + 1e-12) + _ROUNDING * size)
+    return Data(rows, problems, size, ties * (1 + 1e-12) + _ROUNDING * size)
 
 
 # Of the engine: all breakpoints inside the data are allowed.
@@ -274,14 +264,16 @@ _OPTIONS = Options(
 
 
 def _prepared(rows, n_rows):
-    """Return the rows of one target for the engine, in its units already."""
-    weight = n_rows * rows.weight
-    columns = rows.x, rows.y[:, 0], np.empty((len(rows.x), 0)), weight
-    return Prepared(
-        least_squares.Rows(*columns, n_rows * float(rows.tie_variance[0])),
-        Scaling.identity(),
-        weight,
-    )
+    """Return the rows by target for the engine, in its units already."""
+    weight, none = n_rows * rows.weight, np.empty((len(rows.x), 0))
+    return [
+        Prepared(
+            least_squares.Rows(rows.x, y, none, weight, n_rows * float(rest)),
+            Scaling.identity(),
+            weight,
+        )
+        for y, rest in zip(rows.y.T, rows.tie_variance, strict=True)
+    ]
 
 
 def init(data, hyperplanes, options):
@@ -314,11 +306,14 @@ def exact_knots(data, most):
     terms = np.column_stack([w, w * x, w * x**2, column * y, x[:, None] * column * y])
     sums = np.pad(np.cumsum(terms.T, axis=1), ((0, 0), (1, 0)))
     for slope in (True, False)[most <= 1 :]:
-        path = programme.exact_partition(
-            programme.Segments(x, sums, slope), 2 * data.size, most - slope
-        )
-        if path is None:
+        segments, total = programme.Segments(x, sums, slope), 2 * data.size
+        places = segments.binary_splits(programme.SPLITS * (most - slope))
+        places = np.unique([0, len(x), *places])
+        explained, paths = programme.partitions_at(segments, places, most - slope)
+        exact = np.flatnonzero(total - explained <= DEPENDENT * total)
+        if not len(exact):
             continue
+        path = paths[exact[0]]
         first, last = np.array(path[:-1]), np.array(path[1:]) - 1  # rows of the lines
         rise = (y[last] - y[first]) / (x[last] - x[first])[:, None] if slope else 0
         change = np.diff(rise + 0 * y[first], axis=0)
@@ -353,8 +348,7 @@ def step(data, state, options):
         knots = _descended(data, knots[:1], move)
     line = fit_at(knots[0], data.rows)
     if phase == Phase.END:  # running sums are not exact enough for little noise
-        below = HALF * data.size if data.problems else np.inf
-        line = descend_rows(line, data.rows, options.tol, below)
+        line = descend_rows(line, data.rows, options.tol, HALF * data.size)
     before, state = state.loss, state._replace(knots=knots, phase=after)
     if line.loss < before:
         state = state._replace(net=to_network(line), loss=line.loss)
@@ -371,10 +365,6 @@ def step(data, state, options):
 def _descended(data, knots, move):
     """Return sets of breakpoints after a descent, the best first."""
     losses = np.empty(len(knots))
-    if not data.problems:
-        lines = [descend_rows(fit_at(k, data.few), data.few, _ROUGH) for k in knots]
-        knots = np.array([line.knots for line in lines])
-        losses[:] = [line.loss for line in lines]
     for slope, problem in data.problems.items():
         mine = np.flatnonzero((knots[:, 0] <= LEFT) == slope)
         if len(mine):
@@ -391,36 +381,12 @@ def _descended(data, knots, move):
 
 def _searched(data, knots):
     """Yield sets of breakpoints (m, n) with a slope at the start, and without."""
-    n, none = len(knots), np.full((1, 1), LEFT)
-    if not data.problems:
-        *_, found = shared_starts(data.few, n)
-        unused = np.full((len(found), n - found.shape[1]), RIGHT)
-        yield np.hstack([found, unused])[: programme.STARTS // 4]
-        return
+    none = np.full((1, 1), LEFT)
     sloped, level = data.problems[True], data.problems[False]
     inner = np.minimum(knots[None, 1:], 1.0)
     inner, _ = refine(sloped, inner, sum_of_squares(sloped, inner))
     yield np.hstack([none, inner])
     yield np.sort(np.hstack([inner, insert(level, inner)[0][:, None]]))
-
-
-def shared_starts(rows, most):
-    """Yield breakpoints (m, k) of networks of 1, 2, ... neurons, the best first.
-
-    They come from the dynamic programme at some rows, of several targets, and one is at
-    the left end.
-    """
-    at = spread(0, len(rows.x) - 1, max(_PLACES, 2 * most))
-    x, y, weight = rows.x, rows.y, rows.weight[:, None]
-    ones = np.ones((len(x), 1))
-    terms = weight * np.hstack([ones, x[:, None], x[:, None] ** 2, y, x[:, None] * y])
-    later = np.add.reduceat(terms, at)[::-1].cumsum(axis=0)[::-1]
-    later[-1] = 0  # the last segment holds the last row
-    yield np.full((1, 1), LEFT)
-    for places in programme.kinks_at_positions(
-        x[at], later, True, min(most - 1, len(at))
-    ):
-        yield np.hstack([np.full((len(places), 1), LEFT), x[at][places]])
 
 
 # --- sizes ---------------------------------------------------------------------------
@@ -459,43 +425,31 @@ class SizePath:
         return self.found[self.best_size()][4], {"n_neurons": np.array(ordered), **path}
 
 
-def select_size(data, first, path, is_late):
+def select_size(data, first, path):
     """Visit networks of all sizes, and one of the ``first`` hyperplanes, or of None."""
-    rows, q, penalty = data.rows, data.rows.y.shape[1], [0.0]
-    most = min(MOST_NEURONS, max(len(rows.x) - 1, 1))
-
-    def visit(knots):
-        line = fit_at(knots, rows)
+    rows, q = data.rows, data.rows.y.shape[1]
+    ((best, found, _),), *_ = selection.choose(
+        _prepared(rows, path.n_observations / q),
+        _OPTIONS._replace(criterion=path.criterion),
+        (None, min(MOST_NEURONS, max(len(rows.x) - 1, 1)) - 1),
+        shared=True,
+    )
+    best, losses = np.append(LEFT, best), found["rss"] / 2
+    penalty, sizes = found.get("search_penalty", 0 * losses), 1 + found["n_breakpoints"]
+    columns = sizes, np.maximum(losses, EXACT * data.size), found["n_parameters"]
+    for n, loss, n_parameters, extra in zip(*columns, penalty, strict=True):
+        hyperplanes = np.ones((n, 2))  # of other sizes only their number counts
+        hyperplanes[:, 0] = -best if n == len(best) else 0
+        path.visit(hyperplanes, loss, n_parameters, extra)
+    if first is not None:
+        knots = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
+        line = fit_at(_descended(data, knots[None], descend)[0], rows)
         knots = line.knots[line.knots < RIGHT]
         hyperplanes = np.column_stack([-knots, np.ones(len(knots))])
         # A breakpoint left of the data is no parameter, its slope is.
         n_parameters = int(np.sum(knots > LEFT)) + q * (1 + len(knots))
         extra = penalty[min(len(knots), len(penalty)) - 1]
         path.visit(hyperplanes, line.loss, n_parameters, extra)
-
-    if q == 1 and most > 1:
-        ((best, found, _),), *_ = selection.choose(
-            [_prepared(rows, path.n_observations)],
-            _OPTIONS._replace(criterion=path.criterion),
-            (None, most - 1),
-        )
-        best, losses = np.append(LEFT, best), found["rss"] / 2
-        penalty = found.get("search_penalty", 0 * losses)
-        sizes = 1 + found["n_breakpoints"]
-        columns = sizes, np.maximum(losses, EXACT * data.size), found["n_parameters"]
-        for n, loss, n_parameters, extra in zip(*columns, penalty, strict=True):
-            hyperplanes = np.ones((n, 2))  # of other sizes only their number counts
-            hyperplanes[:, 0] = -best if n == len(best) else 0
-            path.visit(hyperplanes, loss, n_parameters, extra)
-    else:
-        for starts in shared_starts(data.few, most):
-            far = path.found and starts.shape[1] > 2 * (1 + path.best_size())
-            if not len(starts) or far or (is_late() and path.found):
-                break
-            visit(_descended(data, starts[:1], descend)[0])
-    if first is not None:
-        knots = np.sort(np.clip(-first[:, 0] / first[:, 1], LEFT, RIGHT))
-        visit(_descended(data, knots[None], descend)[0])
 
 
 SEGMENTED = Algorithm("vpgn", init, step, compiled=False)

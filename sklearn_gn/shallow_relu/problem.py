@@ -457,7 +457,7 @@ def _select_size(estimator, problem, first, rng, is_late):
     if problem.solver is SEGMENTED:
         path = SizePath(name, n_numbers, rows.size)
         with backend.one_blas_thread():
-            lines.select_size(rows, first, path, is_late)
+            lines.select_size(rows, first, path)
     else:
         from sklearn_gn.shallow_relu.dense import select_size
 

@@ -283,6 +283,7 @@ def test_known_breakpoints_and_bounds_of_counts():
     assert deviance <= min(each.deviance for each in grid) * (1 + 1e-9)
     held = SegmentedRegressor(1, bounds=(10, 25), family="poisson").fit(X, y)
     assert 10 <= held.breakpoints_[0] <= 25
+    assert "at an end of bounds=(10, 25)" in str(held.diagnose())
 
 
 def test_level_of_counts_that_jumps():
@@ -370,6 +371,19 @@ def test_optimum_under_conditions_is_that_of_slsqp(name):
     if name == "given and bounded":
         assert_allclose(slope[0], 0.2)
         assert_allclose(model.segments_["slope_std_error"][0], 0, atol=1e-9)
+
+
+def test_kinks_under_conditions_may_be_at_rows():
+    """The sum of squares has corners there, in which its minimum may lie."""
+    rng = np.random.default_rng(7)
+    x = np.sort(rng.uniform(0, 10, 40))
+    y = 0.5 * ramp(x, 3) - 0.8 * ramp(x, 6) + 0.5 * rng.normal(size=40)
+    model = SegmentedRegressor(2, slopes=["a", None, "a"], min_rows=1)
+    model.fit(x[:, None], y)
+    pairs = [(s, t) for s in x[2:-3] for t in x[2:-3] if s < t]
+    designs = [np.c_[np.ones(40), x, ramp(x, s) - ramp(x, t)] for s, t in pairs]
+    best = min(np.linalg.lstsq(A, y)[1][0] for A in designs)
+    assert model.statistics_["rss"] <= best * (1 + 1e-9)
 
 
 def test_the_number_is_chosen_under_conditions():

@@ -76,6 +76,12 @@ def test_recovers_random_functions_with_five_kinks(seed):
     np.testing.assert_allclose(model.predict(grid[:, None]), expected, atol=1e-8)
 
 
+def test_constant_targets_need_no_neurons():
+    x, y = np.arange(40.0)[:, None], np.ones((40, 2)) * [1, 2]
+    model = ShallowReLURegressor("auto", alpha=0.0).fit(x, y)
+    np.testing.assert_allclose(model.predict(x), y)
+
+
 def test_several_targets_share_their_breakpoints():
     x, y, kinks = kinked(q=3, seed=3)
     start = np.c_[[1, *-np.round(kinks, 2)], np.ones(6)]
