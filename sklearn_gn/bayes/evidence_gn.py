@@ -43,7 +43,7 @@ NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
 _TINY = np.finfo(np.float64).tiny
 SOME_ROWS = 2000  # of many, that are enough for a matrix, a trial, or left-out errors
 FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
-RISE = 0.1  # of the log evidence, or fall of the energy, that counts as progress
+RISE = 1.0  # of the log evidence, or fall of the energy, that counts as progress
 PATIENCE = 3  # iterations without it after which a fit ends
 _PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
 
