@@ -43,7 +43,7 @@ NEARLY_EXACT = 1e-20  # the same where large terms cancel, and no step lowers it
 _TINY = np.finfo(np.float64).tiny
 SOME_ROWS = 2000  # of many, that are enough for a matrix, a trial, or left-out errors
 FIRST_UPDATE = 3  # iteration from which penalties move: before it they would run away
-RISE = 1.0  # of the log evidence, or fall of the energy, that counts as progress
+RISE = 0.1  # of the log evidence, or fall of the energy, that counts as progress
 PATIENCE = 3  # iterations without it after which a fit ends
 _PATIENCE_OF_ESTIMATES = 10  # where the log evidence is an estimate
 
@@ -269,7 +269,7 @@ def at_penalties(model, net, sums, n_effective, error=0.005):
         found = low_rank.curvature(*given, net.beta, n_effective, floor, error)
     else:
         found = evidence.primal_curvature(*given, net.beta * n_effective, floor)
-    loss = _objective(model, net, sums, n_effective)
+    loss = objective(model, net, sums.error, n_effective)
     # Classes have no noise level.
     n_numbers = n_effective * model.n_values if model.loss == "squared" else 0
     energy = net.beta * n_effective * loss
@@ -293,7 +293,7 @@ def updated(model, state, options):
     if options.alpha is not None:  # they stay; a new noise level goes with them
         alpha = options.alpha * beta * n_effective
         state = state._replace(alpha=alpha, beta=beta)
-        loss = _objective(model, state, state.sums, n_effective)
+        loss = objective(model, state, state.sums.error, n_effective)
         stop = "tol" if state.loss - loss <= options.tol * loss else None
         state = state._replace(criterion=loss)
     elif state.iteration >= FIRST_UPDATE:
@@ -379,14 +379,14 @@ def _report(state, model, n_effective, stop):
     if model.loss == "squared":
         extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf
     return Report(
-        loss=_objective(model, state, state.sums, n_effective),
+        loss=objective(model, state, state.sums.error, n_effective),
         grad_norm=math.sqrt(rhs @ rhs),
         stop=stop,
         extra=extra,
     )
 
 
-def _objective(model, net, sums, n_effective):
+def objective(model, net, error, n_effective):
     """Energy over beta and the number of rows: half the mean error, and penalties."""
-    squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
-    return (sums.error + squares / (net.beta * n_effective)) / 2
+    precision = evidence.prior_precision(model.groups(), net.alpha)
+    return (error + float(precision @ net.theta**2) / (net.beta * n_effective)) / 2

@@ -71,10 +71,9 @@ def set_fitted(estimator, run, rows, options, factors):
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
-            (theta, alpha, *_), model = one.net, one.model
-            squares = evidence.weighted_squares(theta, model.groups(), alpha)
-            loss = (model.error(theta, rows) + squares / n) / 2
-            known = Summary(laplace.penalties_by_name(model, alpha / n), loss)
+            net, model = one.net, one.model
+            loss = evidence_gn.objective(model, net, model.error(net.theta, rows), n)
+            known = Summary(laplace.penalties_by_name(model, net.alpha / n), loss)
             members[number] = one._replace(known=known)
     # 2. The penalties and the evidence, of networks by the evidence if there are some.
     networks = [member.known for member in members[: len(small or wide)]]

@@ -33,7 +33,7 @@ import numpy as np
 
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence
-from sklearn_gn.bayes.evidence_gn import SOME_ROWS
+from sklearn_gn.bayes.evidence_gn import SOME_ROWS, objective
 from sklearn_gn.bayes.layers import forward
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
@@ -141,10 +141,9 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng, some=slice(None)):
         maps, loss = batch_step(model, maps, batch, penalties, damping)
         total, taken = total + share * loss, taken + share
     output, *layers = (a.astype(np.float64) for a in maps)
-    theta = model.join(output.T, layers)
-    squares = evidence.weighted_squares(theta, model.groups(), net.alpha)
-    member = member._replace(net=net._replace(theta=theta))
-    return member, float(total / taken) + squares / n_effective / 2
+    net = net._replace(theta=model.join(output.T, layers))
+    loss = objective(model, net, 2 * float(total / taken), n_effective)
+    return member._replace(net=net), loss
 
 
 def batch_step(model, maps, batch, penalties, damping):
