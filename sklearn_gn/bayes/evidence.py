@@ -50,11 +50,6 @@ def prior_precision(groups, alpha):
     return np.append(alpha, 0.0)[groups]  # group -1 is the last
 
 
-def weighted_squares(theta, groups, alpha):
-    """Sum of the squares of all parameters, each times its precision."""
-    return float(np.sum(prior_precision(groups, alpha) * theta**2))
-
-
 def given_penalties(alpha, lengths):
     """Return the penalties of the groups: one number, or a dict such as ``alpha_``."""
     if not isinstance(alpha, dict):  # less than a rounding is lost

@@ -269,7 +269,7 @@ def at_penalties(model, net, sums, n_effective, error=0.005):
         found = low_rank.curvature(*given, net.beta, n_effective, floor, error)
     else:
         found = evidence.primal_curvature(*given, net.beta * n_effective, floor)
-    loss = _objective(model, net, sums, n_effective)
+    loss = objective(model, net, sums.error, n_effective)
     # Classes have no noise level.
     n_numbers = n_effective * model.n_values if model.loss == "squared" else 0
     energy = net.beta * n_effective * loss
@@ -293,7 +293,7 @@ def updated(model, state, options):
     if options.alpha is not None:  # they stay; a new noise level goes with them
         alpha = options.alpha * beta * n_effective
         state = state._replace(alpha=alpha, beta=beta)
-        loss = _objective(model, state, state.sums, n_effective)
+        loss = objective(model, state, state.sums.error, n_effective)
         stop = "tol" if state.loss - loss <= options.tol * loss else None
         state = state._replace(criterion=loss)
     elif state.iteration >= FIRST_UPDATE:
@@ -379,14 +379,14 @@ def _report(state, model, n_effective, stop):
     if model.loss == "squared":
         extra["noise_std"] = 1 / math.sqrt(state.beta) if state.beta > 0 else math.inf
     return Report(
-        loss=_objective(model, state, state.sums, n_effective),
+        loss=objective(model, state, state.sums.error, n_effective),
         grad_norm=math.sqrt(rhs @ rhs),
         stop=stop,
         extra=extra,
     )
 
 
-def _objective(model, net, sums, n_effective):
+def objective(model, net, error, n_effective):
     """Energy over beta and the number of rows: half the mean error, and penalties."""
-    squares = evidence.weighted_squares(net.theta, model.groups(), net.alpha)
-    return (sums.error + squares / (net.beta * n_effective)) / 2
+    precision = evidence.prior_precision(model.groups(), net.alpha)
+    return (error + float(precision @ net.theta**2) / (net.beta * n_effective)) / 2

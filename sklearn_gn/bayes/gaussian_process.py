@@ -32,6 +32,7 @@ Machine Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 
 import math
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes.evidence import SWITCHED_OFF
 from sklearn_gn.bayes.layers import BLOCK_FLOATS
+from sklearn_gn.bayes.stacking import COST_OF_A_PENALTY
 from sklearn_gn.linalg.factors import factor
 
 _FIRST_ROWS = 200  # of the search for a kernel, which ends with three times as many
@@ -49,6 +51,8 @@ _LENGTHS = (2.0, 0.7, 0.25, 0.08, 0.03)  # first length scales, over the root of
 NOISES = (1e-4, 0.1)  # first variances of the noise
 _FIRST = 0.1  # first variances of functions of single features and of the linear term
 _LEAST_LOG_NOISE = math.log(1e-10)  # relative variance, that of rounding errors of C
+_FIRST_STEPS, _MOST_STEPS = 10, 60  # of the search, of all starts and of the best
+_LAST_STEPS = 12  # with more rows
 _DEGREE = 14  # of the polynomials in place of functions of single features
 _TINY = np.finfo(np.float64).tiny  # square of a constant target
 
@@ -230,14 +234,14 @@ def search(rows, order, features, noises, is_worth, picks, **words):
     if not choices:
         return ()
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-    start = first_kernel(*(a[first] for a in rows), choices, noises)
-    words["columns"], rows = start.columns, (rows[0][:, start.columns], *rows[1:])
+    logs, columns = first_kernel(*(a[first] for a in rows), choices, noises)
+    words["columns"], rows = columns, (rows[0][:, columns], *rows[1:])
     part = [a[few] for a in rows]
-    found = fitted(Kernel.of(start.x), *part, **words)
+    found = fitted(Kernel.of(logs), *part, **words)
     if not (found and is_worth(found, few)):
         return ()
-    of_pairs = part[0] if start.x[-3] > -math.inf else part[0][:, :0]
-    found = best_kernel(start.x, *part, pairs_of(of_pairs), steps=12, tol=1e-4)
+    of_pairs = part[0] if logs[-3] > -math.inf else part[0][:, :0]
+    found = best_kernel(logs, *part, pairs_of(of_pairs), _LAST_STEPS)
     found = fitted(Kernel.of(found.x), *rows, **words)
     return found if found and is_worth(found, np.arange(len(order))) else ()
 
@@ -267,8 +271,8 @@ def selected(x, y, count, features):
     return tuple(features[np.sort(found)].tolist()) if found else ()
 
 
-def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
-    """Return the result of a search for the kernel of highest evidence for few rows.
+def first_kernel(x, y, count, choices, noises):
+    """Return logarithms and features of the kernel of highest evidence for few rows.
 
     The kernels see one of the ``choices`` of features, of which the second has the cost
     of being picked. All features have one of some lengths at first, or each the one at
@@ -294,31 +298,44 @@ def first_kernel(x, y, count, choices, noises=NOISES, steps=60):
         for length, noise, (mu, pairs) in product([*lengths, own], noises, kinds):
             rho = -2 * np.log(np.broadcast_to(length, d))
             others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
-            start = np.append(rho, others), z, y, count, pairs
-            least = evidence_and_slope(*start, value_only=True) + cost
-            found.append((least, len(found), start, columns, cost))
+            logs, data = np.append(rho, others), (z, y, count, pairs)
+            least = evidence_and_slope(logs, *data, value_only=True) + cost
+            found.append((least, logs, data, columns, cost))
         # Picked features are tried where they begin better than all of them.
         n_own, least = len(noises) * len(kinds), min((s[0] for s in starts), default=0)
         kept = [found] if starts else [found[:-n_own], found[-n_own:]]
-        starts += [one for one in map(min, kept) if not starts or one[0] <= least]
+        kept = [min(part, key=itemgetter(0)) for part in kept]
+        starts += [one for one in kept if not starts or one[0] <= least]
 
-    def best(start):
-        """Return the best kernel from a start, with memory of this thread."""
-        *_, (*given, (squares, _)), columns, cost = start
-        found = best_kernel(*given, (squares, np.empty_like(squares)), steps, tol=3e-4)
-        found.columns, found.fun = columns, found.fun + cost
-        return found
+    def searched(start, steps=_FIRST_STEPS):
+        """Return a start after some steps, with memory of this thread."""
+        _, logs, (*given, (squares, _)), columns, cost = start
+        found = best_kernel(logs, *given, (squares, np.empty_like(squares)), steps)
+        return found.fun + cost, found.x, start[2], columns, cost
 
-    found = side_by_side(best, starts, steps * len(x) ** 3)
-    return min(found, key=lambda f: f.fun)
+    # Most end at the same kernel: after some steps the best one goes on alone.
+    found = side_by_side(searched, starts, _FIRST_STEPS * len(x) ** 3)
+    _, logs, _, columns, _ = searched(min(found, key=itemgetter(0)), _MOST_STEPS)
+    return logs, columns
 
 
-def best_kernel(start, x, y, count, pairs, steps, tol):
-    """Return the result of a search from a kernel, given by logarithms."""
+def best_kernel(start, x, y, count, pairs, steps):
+    """Return the result of a search from a kernel, given by logarithms.
+
+    It ends when three iterations raise the log density of all rows by less than a
+    chosen penalty costs. One says little: the first step is short, whatever it gains.
+    """
     least = [-20.0] * (x.shape[1] + 1) + [-16.0, -16.0, _LEAST_LOG_NOISE]
     bounds = [(log, 12.0) for log in least]
     start = np.clip(start, *np.transpose(bounds))
-    given = {"bounds": bounds, "options": {"maxiter": steps, "ftol": tol}}
+    values = []
+
+    def after_step(intermediate_result):
+        values.append(len(x) * intermediate_result.fun)
+        if len(values) > 3 and values[-4] - values[-1] < COST_OF_A_PENALTY:
+            raise StopIteration
+
+    given = {"bounds": bounds, "options": {"maxiter": steps}, "callback": after_step}
     data = x, y, count, pairs
     found = minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
     if not len(pairs[0]):  # no functions of single features

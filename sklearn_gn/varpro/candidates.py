@@ -12,7 +12,7 @@ the frequencies of the classes. Of the small networks
 each wide one has been fitted without a part of them. The process is fitted to the
 classes as numbers, and logits are a multiple of its values, as of those of the wide
 ones (:func:`~sklearn_gn.bayes.stacking.best_factor`). A process of some rows that is
-not worth its place, or a first wide member without a share, ends that for its kind.
+not worth its place ends the search for one.
 """
 
 import math
@@ -58,22 +58,22 @@ def set_fitted(estimator, run, rows, options, factors):
         rows = rows._replace(y=huber.targets_of(mean_values(members, rows.x), rows))
     # 1. What is known of each member, other candidates, and the shares of all.
     has_wide = options.wide and state.wide
-    n_small = len(members) - (len(state.wide.fitted) if has_wide else 0)
+    n_small = len(members) - (len(state.wide.members) if has_wide else 0)
     small = with_summaries(members[:n_small], rows, options)
     wide, members = members[n_small:], small + members[n_small:]
     if members[0].model.shapes() and (classifies or options.evidence.alpha is None):
         process = state.process if options.is_open else None
-        of_wide = (wide, state.wide.lacking or wide) if wide else ()
-        kinds, log_p, seen = candidates_of(small, rows, options, process, *of_wide)
+        lacking = (wide, state.wide.lacking or wide) if wide else ()
+        kinds, seen = candidates_of(small, rows, options, process, *lacking)
+        log_p = [own for _, own in kinds]
         share = stacking.weights_of_targets(log_p, seen.weight, n)
         members = with_shares(kinds, share)
     members = list(members)
     for number, one in enumerate(members):
         if one.known is None:  # its penalties were not chosen
-            (theta, alpha, *_), model = one.net, one.model
-            squares = evidence.weighted_squares(theta, model.groups(), alpha)
-            loss = (model.error(theta, rows) + squares / n) / 2
-            known = Summary(laplace.penalties_by_name(model, alpha / n), loss)
+            net, model = one.net, one.model
+            loss = evidence_gn.objective(model, net, model.error(net.theta, rows), n)
+            known = Summary(laplace.penalties_by_name(model, net.alpha / n), loss)
             members[number] = one._replace(known=known)
     # 2. The penalties and the evidence, of networks by the evidence if there are some.
     networks = [member.known for member in members[: len(small or wide)]]
@@ -198,33 +198,32 @@ def with_summaries(members, rows, options):
 
 
 def candidates_of(small, rows, options, process=None, wide=(), lacking=()):
-    """Return members by kinds, log densities (m, k) of each kind, and their rows."""
+    """Return pairs of members of a kind and their log densities (m, k), and rows."""
     seen, squared = left_out_rows(rows), (small or wide)[0].model.loss == "squared"
-    found = (of_kinds if squared else kinds_of_classes)(small, rows, options)
-    found = *with_process(process, *found, seen, options), seen
-    return with_wide(wide, lacking, *found, rows, options) if wide else found
+    kinds = (of_targets if squared else of_classes)(small, rows, seen, options)
+    kinds += of_process(process, seen, options)
+    return of_wide(wide, lacking, kinds, seen, rows, options) if wide else (kinds, seen)
 
 
-def of_kinds(members, rows, options):
-    """Return networks and the linear model by kinds, and the density of each kind."""
-    n_effective, some = options.evidence.n_effective, left_out_rows(rows)
-    linear, everyone = linear_model(rows, n_effective), members
+def of_targets(members, rows, some, options):
+    """Return the pairs of networks, by activations, and of the linear model."""
+    n_effective = options.evidence.n_effective
+    linear, seen, kinds = linear_model(rows, n_effective), [], []
     if linear is not None:
         d, k = members[0].model.sizes[0], rows.y.shape[1]
         model = Layers((d,), (), k, "squared", tuple(range(d)))
         line = with_summaries((Member(linear.network(model)),), rows, options)
-        everyone = (*members, *line)
-    seen, kinds, log_p = [], [], []
-    for member in everyone:
+        members = (*members, *line)
+    for member in members:
         leverage = member.net.beta * posterior_variances(member, some.x)
         given = member.values(some.x), leverage, some, n_effective
         errors, factors = laplace.left_out_errors(*given)
         left_out = errors, factors / member.net.beta
         seen.append(member._replace(known=member.known._replace(left_out=left_out)))
     for kind in dict.fromkeys(member.model.activations for member in seen):
-        kinds.append([m for m in seen if m.model.activations == kind])
-        log_p.append(left_out_density(kinds[-1], some.weight, n_effective))
-    return kinds, log_p
+        own = [m for m in seen if m.model.activations == kind]
+        kinds.append((own, left_out_density(own, some.weight, n_effective)))
+    return kinds
 
 
 def left_out_density(members, weight, n_effective):
@@ -245,10 +244,9 @@ def left_out_density(members, weight, n_effective):
     return log_p - stacking.COST_OF_A_PENALTY * n_penalties / n_effective
 
 
-def kinds_of_classes(small, rows, options):
-    """Return small networks and the frequencies by kinds, and the density of each."""
-    some, k = left_out_rows(rows), rows.y.shape[1]
-    n_effective, kinds, log_p = options.evidence.n_effective, [], []
+def of_classes(small, rows, some, options):
+    """Return the pairs of small networks and of the frequencies."""
+    k, n_effective, kinds = rows.y.shape[1], options.evidence.n_effective, []
     if small:
         p = 0.0
         for member in small:
@@ -256,9 +254,8 @@ def kinds_of_classes(small, rows, options):
             logits = all_classes(laplace.left_out_values(*given, some, n_effective))
             p = p + np.exp(stacking.log_probabilities(logits, some.y)) / len(small)
         n_penalties = np.mean([member.known.n_of_penalties for member in small])
-        cost = stacking.COST_OF_A_PENALTY * n_penalties
-        kinds.append(list(small))
-        log_p.append(np.log(p) - cost / n_effective)
+        cost = stacking.COST_OF_A_PENALTY * n_penalties / n_effective
+        kinds.append((list(small), np.log(p)[:, None] - cost))
     counts, moved = counts_of_classes(rows, some, n_effective)
     # The constant is a network without hidden layers, whose slopes are zero.
     d = rows.x.shape[1]
@@ -266,10 +263,9 @@ def kinds_of_classes(small, rows, options):
     output = np.zeros((model.n_linear, model.n_values))
     output[0] = contrasts(np.log(counts), model.n_values)
     alpha, gamma = np.full(model.n_groups, evidence.LARGEST), np.zeros(model.n_groups)
-    theta = model.join(output, [])
-    kinds.append([Member(RegularisedLayers(theta, alpha, 1.0, gamma, math.nan, model))])
-    log_p.append(stacking.log_probabilities(np.log(counts) + moved, some.y))
-    return kinds, [own[:, None] for own in log_p]
+    given = model.join(output, []), alpha, 1.0, gamma, math.nan, model
+    own = stacking.log_probabilities(np.log(counts) + moved, some.y)
+    return [*kinds, ([Member(RegularisedLayers(*given))], own[:, None])]
 
 
 def counts_of_classes(rows, some, n_effective):
@@ -281,13 +277,13 @@ def counts_of_classes(rows, some, n_effective):
     return counts, np.log1p(-once * some.y / counts)
 
 
-def with_process(found, kinds, log_p, rows, options):
-    """Return kinds and their log densities with those of a fitted process, if any.
+def of_process(found, rows, options):
+    """Return the pair of a fitted process in a list, which is empty without one.
 
     Logits are a multiple of its values of classes. The factor counts as a penalty.
     """
     if not found:
-        return kinds, log_p
+        return []
     process, ones = found.process, np.ones(found.theta.shape[1])
     n_effective, kernel = options.evidence.n_effective, process.kernel
     if process.loss != "squared":
@@ -299,7 +295,7 @@ def with_process(found, kinds, log_p, rows, options):
         member = Member(RegularisedLayers(*given), known=known).with_output(factor)
         n_penalties = 1 + kernel.n_determined()
         own = own[:, None] - stacking.COST_OF_A_PENALTY * n_penalties / n_effective
-        return [*kinds, [member]], [*log_p, own]
+        return [([member], own)]
     noise, y_scale = process.scale * kernel.noise, options.scaling.y_scale * ones
     n_rows = float(np.sum(process.counts))
     value = found.log_evidence - n_effective * float(np.sum(np.log(y_scale)))
@@ -317,12 +313,11 @@ def with_process(found, kinds, log_p, rows, options):
     )
     given = found.theta, None, 1 / noise, None, found.log_evidence, process
     members = [Member(RegularisedLayers(*given), known=known)]
-    own = left_out_density(members, rows.weight, n_effective)
-    return [*kinds, members], [*log_p, own]
+    return [(members, left_out_density(members, rows.weight, n_effective))]
 
 
-def with_wide(wide, lacking, kinds, log_p, seen, rows, options):
-    """Return kinds with the wide members, and log densities of rows that tell of them.
+def of_wide(wide, lacking, kinds, seen, rows, options):
+    """Return all pairs with that of the wide members, and rows that tell of them.
 
     Each of the ``lacking`` was fitted without another part of the rows, whose classes
     have the same shares: the odds of a left-out one move as those of the frequencies.
@@ -334,15 +329,8 @@ def with_wide(wide, lacking, kinds, log_p, seen, rows, options):
     weight = options.evidence.n_effective * seen.weight
     _, moved = counts_of_classes(rows, seen, options.evidence.n_effective)
     factor, own = stacking.best_factor(all_classes(logits) + moved, seen.y, weight)
-    wide = [one.with_output(factor) for one in wide]
-    return [*kinds, wide], [*(p[kept] for p in log_p), own[:, None]], seen
-
-
-def wide_have_share(small, wide, rows, options, process):
-    """Whether wide members have a share beside all other candidates."""
-    given = with_summaries(small, rows, options), rows, options, process, wide, wide
-    (_, log_p, seen), n = candidates_of(*given), options.evidence.n_effective
-    return stacking.weights_of_targets(log_p, seen.weight, n)[-1, 0] > 0
+    kinds = [(members, log_p[kept]) for members, log_p in kinds]
+    return [*kinds, ([m.with_output(factor) for m in wide], own[:, None])], seen
 
 
 def beside_process(state, members, rows, options, wide=(), lacking=()):
@@ -361,12 +349,12 @@ def beside_process(state, members, rows, options, wide=(), lacking=()):
     n_effective, loss = options.evidence.n_effective, model.loss
     part = some._replace(weight=some.weight / np.sum(some.weight))
     small = with_summaries(members, part, options)
-    kinds, log_p, _ = candidates_of(small, rows, options, None, wide, lacking)
+    kinds, _ = candidates_of(small, rows, options, None, wide, lacking)
 
     def beside(process, index):
         """Log densities of some rows, the last by their process, and their weights."""
-        seen, own = Rows(*(a[index] for a in some)), [p[index] for p in log_p]
-        _, own = with_process(process, kinds, own, seen, options)
+        seen, own = Rows(*(a[index] for a in some)), [p[index] for _, p in kinds]
+        own += [p for _, p in of_process(process, seen, options)]
         return own, seen.weight, n_effective
 
     order = np.random.RandomState(options.seed).permutation(len(some.x))
@@ -383,7 +371,7 @@ def beside_process(state, members, rows, options, wide=(), lacking=()):
             loss=loss,
             center=center,
         )
-    of_networks = [bool(own[0].model.activations) for own in kinds]
+    of_networks = [bool(own[0].model.activations) for own, _ in kinds]
     share = stacking.weights_of_targets(*beside(process, np.sort(order)))
     share = float(np.sum(np.mean(share[: len(kinds)][of_networks], axis=1)))
     return state._replace(process=process, share=share)
@@ -393,12 +381,12 @@ def beside_process(state, members, rows, options, wide=(), lacking=()):
 
 
 def with_shares(kinds, weights):
-    """Return the members of some kinds, which share in the weights of these.
+    """Return the members of pairs, whose kinds share in the weights of these.
 
     Networks come first, and behind them those of the others that have a share.
     """
     networks, others = [], []
-    for members, weight in zip(filter(None, kinds), weights, strict=True):
+    for (members, _), weight in zip(kinds, weights, strict=True):
         for member, part in zip(members, shares(members), strict=True):
             member = member._replace(share=part * weight)
             if getattr(member.model, "activations", ()):

@@ -4,7 +4,7 @@ r"""The default: a committee of networks, the problem they are fitted to, and th
 and :func:`step`; each is a step of every member that has not ended. Members by the
 evidence take the steps of :mod:`sklearn_gn.bayes.evidence_gn`, which choose their
 penalties; wide members of a classifier take epochs of
-:mod:`sklearn_gn.varpro.wide_members`, after them or alone.
+:mod:`sklearn_gn.varpro.wide_members`, beside them or alone.
 
 Members begin in rounds. The first one has two networks, of both activations. Where the
 size is not given, and the rows determine most parameters of the one of higher evidence,
@@ -48,7 +48,7 @@ from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Algorithm, Report, Rows
 from sklearn_gn.varpro import wide_members
-from sklearn_gn.varpro.candidates import beside_process, set_fitted, wide_have_share
+from sklearn_gn.varpro.candidates import beside_process, set_fitted
 from sklearn_gn.varpro.members import Member, mean_values, networks_of
 from sklearn_gn.varpro.wide_members import N_PARTS, WideState
 
@@ -292,7 +292,7 @@ class CommitteeState(NamedTuple):
     def net(self):
         """The members with their best networks, which would be returned now."""
         running = () if self.tries else tuple(run.best for run in self.runs)
-        return (*self.ended, *running, *(self.wide.fitted if self.wide else ()))
+        return (*self.ended, *running, *(self.wide.members if self.wide else ()))
 
 
 def init(rows, members, options):
@@ -301,39 +301,24 @@ def init(rows, members, options):
     if n > 0:
         state = _with_round(rows, state, members[:n], options.evidence)
     if n < len(members) and (n == 0 or switches.on("varpro.wide_members")):
-        waits = n > 0 and options.adds and options.is_open
-        wide = wide_members.init(members[n:], options.wide, waits)
-        state = state._replace(wide=wide)
+        state = state._replace(wide=wide_members.init(members[n:], options.wide))
     return state
 
 
 def step(rows, state, options):
-    """Take a step of the members by the evidence, an epoch of the wide ones, or both.
-
-    Of wide members that wait the first one begins when those by the evidence have
-    ended, and the others if it has a share beside all other candidates.
-    """
+    """Take a step of the members by the evidence, an epoch of the wide, or both."""
     (report, of_wide), wide = state.reports, state.wide
     if state.runs and (report is None or report.stop is None):
         state, report = _evidence_step(rows, state, options.evidence)
         if report.stop is not None and (options.adds or options.is_open):
             state, report = _next_round(rows, state, report, options)
-    elif wide and not wide.fitted:
-        wide = wide._replace(running=(0, 1))
-    if wide and wide.running[1] and (of_wide is None or of_wide.stop is None):
+    if wide and (of_wide is None or of_wide.stop is None):
         wide, of_wide = wide_members.step(rows, wide, options.wide, options.seed)
-        if of_wide.stop and not wide.fitted:
-            given = state.ended, wide.members[:1], rows, options, state.process
-            others = wide._replace(running=(1, len(wide.members)), iteration=0)
-            goes_on = of_wide.stop == "tol" and wide_have_share(*given)
-            wide = others if goes_on else None
-            of_wide = of_wide._replace(stop=None) if wide else None
-        elif of_wide.stop == "tol" and not options.n_evidence:
-            given = (), rows, options, wide.fitted, wide.lacking
+        if of_wide.stop == "tol" and not options.n_evidence:
+            given = (), rows, options, wide.members, wide.lacking
             state = beside_process(state, *given)
     reports, shown = (report, of_wide), report or of_wide
-    waits = wide is not None and not wide.fitted
-    runs_on = waits or any(r is not None and r.stop is None for r in reports)
+    runs_on = any(r is not None and r.stop is None for r in reports)
     state = state._replace(wide=wide, loss=shown.loss, reports=reports)
     state = state._replace(criterion=state.criterion - 1)
     return state, shown._replace(stop=None if runs_on else shown.stop)

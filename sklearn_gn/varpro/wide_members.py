@@ -23,8 +23,7 @@ what is propagated back to it, and K is a sum of products of their Gram matrices
 In smaller tables wide members stand beside small ones by the evidence, which takes
 classes that are nearly separable for noisier than they are; wide networks do well
 there, and fit noise where classes overlap. Rows that a fit has not seen tell: each wide
-member is fitted without another quarter of the rows before it sees all of them. The
-first is fitted alone, the others only if it has a share beside all other candidates.
+member is fitted without another quarter of the rows before it sees all of them.
 """
 
 import math
@@ -34,7 +33,7 @@ import numpy as np
 
 from sklearn_gn.arrays.threads import side_by_side
 from sklearn_gn.bayes import evidence
-from sklearn_gn.bayes.evidence_gn import SOME_ROWS
+from sklearn_gn.bayes.evidence_gn import SOME_ROWS, objective
 from sklearn_gn.bayes.layers import forward
 from sklearn_gn.bayes.low_rank import positive_precision
 from sklearn_gn.linalg.factors import factor
@@ -57,21 +56,15 @@ class WideState(NamedTuple):
     """The wide members, and their place in the schedule."""
 
     members: tuple  # of Member
-    running: tuple  # numbers of the first and behind the last that lacks a part now
     iteration: int = 0
     lacking: tuple = ()  # members that have not seen their part, once all see all rows
-
-    @property
-    def fitted(self):
-        """The members, once the first one had a share and all of them are fitted."""
-        return self.members if self.running[1] == len(self.members) else ()
 
 
 # --- epochs --------------------------------------------------------------------------
 
 
-def init(members, options, waits):
-    """Return the state of wide members that start from some, or wait to be tried.
+def init(members, options):
+    """Return the state of wide members that start from some.
 
     The :class:`~sklearn_gn.bayes.evidence_gn.EvidenceOptions` have the damping of all
     epochs, or None if it rises, and given penalties of the groups.
@@ -80,7 +73,7 @@ def init(members, options, waits):
     if options.alpha is not None:
         alpha = options.n_effective * options.alpha
     starts = [m._replace(net=m.net._replace(alpha=alpha, beta=1.0)) for m in members]
-    return WideState(tuple(starts), (0, 0 if waits else len(starts)))
+    return WideState(tuple(starts))
 
 
 def step(rows, state, options, seed):
@@ -90,7 +83,6 @@ def step(rows, state, options, seed):
     Members lack a part of the rows at first and end with epochs on all of them:
     networks of three quarters of the rows predict worse where the classes are nearly
     separable. If ``tol`` is zero, the fit goes on after the last epoch of the schedule.
-    A first member that is tried alone stops when it is to see all rows.
     """
     parts = max(1, math.isqrt(len(rows.x) // SOME_ROWS))
     (epoch, part), last = divmod(state.iteration, parts), EPOCHS + EPOCHS // 2
@@ -115,20 +107,17 @@ def step(rows, state, options, seed):
         settings = options.n_effective, damping, dtype
         return run_epoch(member, seen, *settings, rng, slice(part, None, parts))
 
-    first, end = state.running if lacks_part else (0, len(state.members))
-    found = side_by_side(after_epoch, list(enumerate(state.members))[first:end])
-    moved, losses = zip(*found, strict=True)
+    jobs = list(enumerate(state.members))
+    work = _BATCH * len(rows.x) * sum(state.members[0].model.sizes)
+    members, losses = zip(*side_by_side(after_epoch, jobs, work), strict=True)
     loss = float(np.mean(losses))
     if not math.isfinite(loss):
         return state, Report(loss, math.nan, stop="non_finite")
     iteration = state.iteration + 1
     stop = "tol" if iteration == last * parts and options.tol > 0 else None
-    members = state.members[:first] + tuple(moved) + state.members[end:]
-    state = state._replace(members=members, iteration=iteration)
-    if iteration == EPOCHS * parts:
-        state = state._replace(lacking=state.fitted)
-        stop = None if state.fitted else "tol"
-    return state, Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
+    lacking = members if iteration == EPOCHS * parts else state.lacking
+    report = Report(loss, math.nan, step_size=1.0, damping=damping, stop=stop)
+    return WideState(members, iteration, lacking), report
 
 
 def run_epoch(member, rows, n_effective, damping, dtype, rng, some=slice(None)):
@@ -152,10 +141,9 @@ def run_epoch(member, rows, n_effective, damping, dtype, rng, some=slice(None)):
         maps, loss = batch_step(model, maps, batch, penalties, damping)
         total, taken = total + share * loss, taken + share
     output, *layers = (a.astype(np.float64) for a in maps)
-    theta = model.join(output.T, layers)
-    squares = evidence.weighted_squares(theta, model.groups(), net.alpha)
-    member = member._replace(net=net._replace(theta=theta))
-    return member, float(total / taken) + squares / n_effective / 2
+    net = net._replace(theta=model.join(output.T, layers))
+    loss = objective(model, net, 2 * float(total / taken), n_effective)
+    return member._replace(net=net), loss
 
 
 def batch_step(model, maps, batch, penalties, damping):
@@ -184,10 +172,9 @@ def batch_step(model, maps, batch, penalties, damping):
         penalty / shift * a
         for penalty, shift, a in zip(penalties, shifts, maps, strict=True)
     ]
-    kernel = sum(
-        (q.T @ q) * (h.T @ (h / shift[:, None]))
-        for q, h, shift in zip(back, inputs, shifts, strict=True)
-    )
+    roots = [h / np.sqrt(a)[:, None] for h, a in zip(inputs, shifts, strict=True)]
+    # Of an array and itself NumPy computes half of the product.
+    kernel = sum((q.T @ q) * (h.T @ h) for q, h in zip(back, roots, strict=True))
     residual = weight * of_true.p_rest
     root = np.sqrt(weight * bounding_curvature(of_true.margin))
     along = kernel @ residual - sum(

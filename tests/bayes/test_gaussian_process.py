@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.optimize import approx_fprime
+from scipy.optimize import approx_fprime, minimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 
@@ -86,10 +86,31 @@ def test_derivatives_of_the_evidence(k, n_singles):
     assert_allclose(slope, approx_fprime(logs, value, 1e-6), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("seed", [19, 29, 55])
+def test_the_search_does_not_end_where_the_evidence_is_nearly_flat(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1.7, 1.7, (150, 2))
+    y = np.sin(2 * x[:, :1]) * rng.uniform(0, 0.7) + rng.standard_normal((150, 1))
+    y = (y - y.mean()) / y.std()
+    lengths, noise = np.full(2, rng.uniform(-4, 2)), rng.uniform(0.1, 10)
+    start = np.append(lengths, [0, -np.inf, *np.log([0.1, noise])])
+    given = x, y, np.ones(150), pairs_of(x[:, :0])
+    found = gaussian_process.best_kernel(start, *given, steps=60)
+
+    def value(logs):
+        return gaussian_process.evidence_and_slope(logs, *given)
+
+    start = np.maximum(found.x, -20)
+    best = minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-6})
+    assert 150 * (found.fun - best.fun) < 3
+
+
 def test_the_search_finds_oscillations():
     x = np.linspace(-1.7, 1.7, 120)[:, None]
     y = np.sin(35 * x)
-    logs = gaussian_process.first_kernel(x, y, np.ones(120), [(0,)]).x
+    logs, _ = gaussian_process.first_kernel(
+        *(x, y, np.ones(120)), [(0,)], gaussian_process.NOISES
+    )
     found = gaussian_process.fitted(Kernel.of(logs), x, y, np.ones(120))
     z = np.linspace(-1.6, 1.6, 50)[:, None]
     assert_allclose(found.process.values(found.theta, z), np.sin(35 * z), atol=1e-4)

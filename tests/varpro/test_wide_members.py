@@ -180,14 +180,12 @@ def test_members_of_both_kinds_are_those_of_their_own_committees():
     assert [e.coefs_[0].shape for e in again.estimators_[k : k + 4]] == 4 * [(4, 100)]
 
 
-# Before the end the wide members have 40 iterations: 16 of the first one, 16 of the
-# others without a part of the rows, and 8 of all of them.
-@pytest.mark.parametrize(("random_state", "n_left"), [(0, 55), (0, 32), (None, 16)])
+# Wide members lack a part of the rows up to the 16th iteration, none up to the 24th.
+@pytest.mark.parametrize(("random_state", "n_iter"), [(0, 7), (0, 20), (None, 16)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state, n_left):
+def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state, n_iter):
     X, y = load_iris(return_X_y=True)
-    model = VarProNetClassifier(random_state=random_state)
-    path, n_iter = tmp_path / "fit.ckpt", clone(model).fit(X, y).n_iter_ - n_left
+    model, path = VarProNetClassifier(random_state=random_state), tmp_path / "fit.ckpt"
     clone(model).set_callbacks(Checkpoint(path)).set_params(max_iter=n_iter).fit(X, y)
     for name in ("a", "b"):
         shutil.copy(path, tmp_path / name)
@@ -203,23 +201,23 @@ def test_members_of_both_kinds_are_resumed_bit_for_bit(tmp_path, random_state, n
         assert_array_equal(resumed.convergence_log_["loss"], loss)
 
 
-def test_a_committee_that_ends_before_its_wide_members_continues_without_them():
+def test_a_committee_that_is_stopped_continues_with_all_members():
     X, y = load_iris(return_X_y=True)
     model = VarProNetClassifier(max_iter=1, random_state=0)
     with pytest.warns(ConvergenceWarning):
         model.fit(X, y)
     widths = [e.coefs_[0].shape[1] for e in model.estimators_ if e.coefs_]
-    assert widths == [4, 4]
+    assert widths == [4, 4, 100, 100, 100, 100]
     with pytest.warns(ConvergenceWarning):
         model.set_params(warm_start=True).fit(X, y)
     assert [e.coefs_[0].shape[1] for e in model.estimators_ if e.coefs_] == widths
 
 
-def test_wide_members_that_tell_nothing_new_are_not_fitted():
+def test_wide_members_that_tell_nothing_new_have_no_share():
     X = np.random.default_rng(0).uniform(-2, 2, (400, 2))
     y = np.sum(np.floor(X), axis=1).astype(int) % 2
     model = VarProNetClassifier(random_state=0).fit(X, y)  # the process knows all
-    assert {e.coefs_[0].shape[1] for e in model.estimators_ if e.coefs_} == {4}
+    assert {e.share_ for e in model.estimators_ if e.coefs_} == {0}
 
 
 # --- shares of the small and the wide members -----------------------------------------
