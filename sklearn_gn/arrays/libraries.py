@@ -113,6 +113,15 @@ class NumPy:
         return matrix
 
     @staticmethod
+    def sigmoid_and_complement(x):
+        """``1 / (1 + exp(-x))`` of x and of -x, by one exponential."""
+        less = np.exp(-np.abs(x))
+        more = 1 / (1 + less)
+        less *= more
+        positive = x >= 0
+        return np.where(positive, more, less), np.where(positive, less, more)
+
+    @staticmethod
     def products_of_rows(pairs):
         """Products of every row of a and every row of b, for pairs (a, b) of matrices.
 
@@ -151,6 +160,7 @@ class JAX:
         self.softplus, self.sigmoid = jax.nn.softplus, jax.nn.sigmoid
         self.softmax = partial(jax.nn.softmax, axis=-1)
         self.log_softmax = partial(jax.nn.log_softmax, axis=-1)
+        self.sigmoid_and_complement = lambda x: (jax.nn.sigmoid(x), jax.nn.sigmoid(-x))
         self.vdot = partial(xp.vdot, precision=lax.Precision.HIGHEST)
         self.row_products = lambda a, b: xp.sum(a * b, axis=1)
 

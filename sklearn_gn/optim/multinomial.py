@@ -74,7 +74,7 @@ def margins(logits, label):
     competitors = library.with_label(logits, label, -library.xp.inf)
     log_sum, rho = library.logsumexp_and_softmax(competitors)
     margin = log_sum - own
-    p_true, p_rest = library.sigmoid(-margin), library.sigmoid(margin)
+    p_rest, p_true = library.sigmoid_and_complement(margin)
     return Margins(margin, p_true, p_rest, rho, label)
 
 
