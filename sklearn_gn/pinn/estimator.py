@@ -278,18 +278,14 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         X : array-like of shape (n_samples, n_axes), default=None
             Points of observations. Columns named like the axes may come in any order.
             Those outside of the domain are left out, with a warning.
-
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
             Observations at these points. With a problem, NaN marks what was not
             observed, so that each output can have points of its own.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights of the observations. If None, all are one.
-
         X_val : array-like of shape (n_val_samples, n_axes), default=None
             Points of observations that are not trained on. Their misfit is part of
             ``convergence_log_["val_loss"]``.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_observed), \
                 default=None
             Observations at these points.

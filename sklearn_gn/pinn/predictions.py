@@ -57,7 +57,6 @@ class SolutionMixin(PredictionIntervalMixin):
         ----------
         X : array-like of shape (n_samples, n_axes)
             Points. Columns named like the axes may come in any order.
-
         return_std : bool, default=False
             Whether to also return standard deviations, from the Gauss-Newton matrix,
             the noise of the observations, and the residuals of the equation on fresh
@@ -68,7 +67,6 @@ class SolutionMixin(PredictionIntervalMixin):
         -------
         y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             Values of the outputs; one-dimensional if there is one output.
-
         std : ndarray of the same shape
             Their standard deviations. Only with ``return_std``.
 
@@ -206,7 +204,6 @@ class SolutionMixin(PredictionIntervalMixin):
         ----------
         X : array-like of shape (n_samples, n_axes)
             Points.
-
         *axes : str
             Names of the axes to differentiate along, one after the other: "x" for the
             first derivative along x, "x", "x" for the second.
@@ -257,10 +254,8 @@ class SolutionMixin(PredictionIntervalMixin):
         ----------
         X : array-like of shape (n_samples, n_axes), default=None
             Points.
-
         y : array-like of shape (n_samples,) or (n_samples, n_observed), default=None
             True values of the observed outputs there; NaN where they are not known.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Weights. If None, all are one.
 
@@ -336,7 +331,6 @@ class SolutionMixin(PredictionIntervalMixin):
         X : array-like of shape (n_samples, n_axes), default=None
             Points. If None, 4,096 points of the domain, or all those at which a
             computed solution is known.
-
         multioutput : {"joint", "raw_values"}, default="joint"
             Whether to return one number, for all known outputs together, or one each.
 

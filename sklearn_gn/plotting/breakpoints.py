@@ -33,21 +33,16 @@ class BreakpointDisplay(Display):
     ----------
     grid : tuple of one or two ndarrays
         Ascending coordinates of the grid, an array for every feature.
-
     response : ndarray of shape (n_grid,) or (n_grid_2, n_grid_1)
         Predictions on the grid; in two dimensions the second feature runs along the
         rows, as in :func:`numpy.meshgrid`.
-
     breaks : ndarray of shape (n_breaks,) or (n_breaks, 2, 2)
         Breakpoints, or the two end points of every breaking line.
-
     changes : ndarray of shape (n_breaks,), default=None
         How much the slope changes at each breaking line, relative to the largest
         change: lines of small changes are faint. If None, all are drawn alike.
-
     X, y : ndarrays of shape (n_samples, n_features) and (n_samples,), default=None
         Samples to draw, and their targets. If None, none are drawn.
-
     feature_names, target_name : sequence of str and str, default=None
         Labels of the axes of the features, and of the axis or colour bar of the target.
 
@@ -55,13 +50,10 @@ class BreakpointDisplay(Display):
     ----------
     curve_, surface_ : matplotlib Line2D or QuadMesh
         The predictions over one feature, or over two.
-
     breaks_ : matplotlib LineCollection
         The breakpoints as vertical lines, or the breaking lines.
-
     points_ : matplotlib PathCollection or None
         The samples.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 

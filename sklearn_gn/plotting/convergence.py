@@ -37,7 +37,6 @@ class ConvergenceDisplay(Display):
         ``level``, the number of the level of a network that is refined during the fit,
         ``window_end``, where the window of time ends that is solved, and ``alpha``, the
         penalty of a softmax head.
-
     name : str, default=None
         Name of the fit in the legend.
 
@@ -48,17 +47,14 @@ class ConvergenceDisplay(Display):
         loss; or the curve of the error. With windows of time, the curve of the training
         loss is interrupted where a new window begins, and the validation loss, which
         covers all windows, stays large until the last one is solved.
-
     lowest_ : matplotlib Line2D or None
         The mark at the lowest validation loss or, without validation data, at the
         lowest loss; or at the lowest error. None where the penalty changes during the
         fit, as with ``alpha="auto"``: its losses do not compare.
-
     refinements_, windows_, penalties_ : lists of matplotlib Line2D
         Marks on the curves at the last iteration before a refinement of the network,
         and vertical lines at the first iterations of new windows of time, and of new
         penalties, which the loss contains.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 

@@ -31,7 +31,6 @@ class DispersionDisplay(Display):
     ----------
     dispersion, classes : ndarrays of shape (n_classes,)
         Mean dispersion of the examples of every class, and its label.
-
     training_mean : float, default=None
         Mean dispersion of the training data. If None, none are drawn.
 
@@ -39,7 +38,6 @@ class DispersionDisplay(Display):
     ----------
     points_, training_mean_ : matplotlib Line2D
         The classes in the order of their dispersion, and the training mean or None.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 

@@ -37,17 +37,13 @@ class FeatureDisplay(Display):
     ----------
     features : sequence of ndarrays of shape (n_samples, 2)
         Features of the same samples at several iterations.
-
     output : sequence of ndarrays of shape (3, n_classes) or (3, 1)
         The output layers, with the intercepts in the last row. For two classes one
         column, the logit of the second.
-
     code, classes : ndarrays of shape (n_samples,) and (n_classes,)
         Number of the class of each sample, and the labels of the classes.
-
     iterations : sequence of int
         Numbers of the iterations.
-
     name : str, default=None
         Name of the method, written next to the first panel.
 
@@ -55,10 +51,8 @@ class FeatureDisplay(Display):
     ----------
     accuracy_ : list of float
         Share of the samples in the region of their class, by panel.
-
     points_, regions_ : lists of matplotlib PathCollection and PolyCollection
         The samples of each panel, and the regions of the classes that have one.
-
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         The panels, of shape (1, n_iterations), the first of them, and the figure.
 

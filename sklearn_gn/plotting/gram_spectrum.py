@@ -24,7 +24,6 @@ class GramSpectrumDisplay(Display):
     ----------
     gram_spectrum : ndarray of shape (n_eigenvalues,)
         Eigenvalues of the Gauss-Newton matrix, descending.
-
     truncation : float, default=None
         Eigenvalues below this share of the largest are dropped in the solves.
 
@@ -34,10 +33,8 @@ class GramSpectrumDisplay(Display):
         The eigenvalues over their numbers, from 1. Zeros have no place on a logarithmic
         axis; the legend counts them. Without a Gauss-Newton matrix, as of a model that
         came out linear, there is no line, and a text says so.
-
     truncation_lines_ : list of matplotlib Line2D
         The level of truncation, if any positive eigenvalue is below it.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 

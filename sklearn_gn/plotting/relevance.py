@@ -34,11 +34,9 @@ class RelevanceDisplay(Display):
     ----------
     total : ndarray of shape (n_features,)
         Relevance of every feature, in units of the target.
-
     linear, hidden : ndarray of shape (n_features,), default=None
         The same for the linear term alone and for the rest of the function. Their
         squares do not sum to the square of the total where the two are correlated.
-
     feature_names : list of str, default=None
         Names of the features; x0, x1, ... if None.
 
@@ -47,10 +45,8 @@ class RelevanceDisplay(Display):
     bars_ : list of matplotlib BarContainer
         Bars of the linear term and of the rest, or of the total alone. Features are
         ordered by the total, the largest at the top; the first 20 are shown.
-
     points_ : matplotlib Line2D or None
         The totals, where there are two parts.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 

@@ -32,20 +32,15 @@ class SegmentsDisplay(Display):
     ----------
     grid : ndarray of shape (n_grid,)
         Ascending positions.
-
     response, lower, upper : ndarrays of shape (n_grid,)
         Fitted values and the limits of the confidence band.
-
     breakpoints, intervals : ndarrays of shape (n_breakpoints,) and (n_breakpoints, 2)
         Breakpoints, and their confidence intervals.
-
     x, y : ndarrays of shape (n_samples,), default=None
         Samples to draw; y less what the linear features add to it. If None, none are
         drawn.
-
     residuals : ndarray of shape (n_samples,), default=None
         Residuals of the samples, for a second panel. If None, none are drawn.
-
     feature_name, target_name : str, default=None
         Labels of the axes.
 
@@ -53,14 +48,11 @@ class SegmentsDisplay(Display):
     ----------
     line_, band_, points_ : matplotlib Line2D, PolyCollection and PathCollection
         The fitted function, its confidence band, and the samples, None if not drawn.
-
     intervals_ : matplotlib LineCollection
         Intervals of the breakpoints, bars at the bottom. Those that overlap are drawn
         one above the other.
-
     residuals_ : list of matplotlib PathCollection
         Residuals, a collection for each segment.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 

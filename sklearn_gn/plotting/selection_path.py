@@ -31,13 +31,10 @@ class SelectionPathDisplay(Display):
     ----------
     size, value : ndarrays of shape (n_sizes,)
         Sizes that were tried, and the criterion.
-
     chosen : int
         The size that was chosen.
-
     std_error : ndarray of shape (n_sizes,), default=None
         Standard errors of the criterion, for cross-validation.
-
     size_name, value_name : str, default=None
         Labels of the axes.
 
@@ -45,7 +42,6 @@ class SelectionPathDisplay(Display):
     ----------
     line_, chosen_ : matplotlib Line2D
         The criterion, and the mark of the chosen size.
-
     ax_, figure_ : matplotlib Axes and Figure
         Where it is drawn.
 

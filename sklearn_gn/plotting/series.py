@@ -24,22 +24,16 @@ class SeriesDisplay(Display):
     ----------
     names : list
         Names of the series, the titles of the panels.
-
     lines : list of ndarray of shape (n_segments, n_points, 2)
         For each series points (x, y) of its segments; two ends of a straight line.
-
     intervals : list of ndarray of shape (n_breakpoints, 3)
         For each series its breakpoints and the limits of their 95 % intervals.
-
     samples : list of tuple (x, y), default=None
         Samples of each series. None draws none.
-
     is_date : bool, default=False
         Whether positions are days since 1970, drawn as dates.
-
     feature_name, target_name : str, default=None
         Labels of the axes.
-
     n_columns : int, default=4
         Largest number of panels side by side.
 
@@ -47,10 +41,8 @@ class SeriesDisplay(Display):
     ----------
     lines_, intervals_ : lists of matplotlib LineCollection
         The broken lines, and the intervals of the breakpoints, bars at the bottom.
-
     points_ : list of matplotlib PathCollection
         The samples.
-
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         The panels (without a series they are empty), the first of them, and the figure.
 

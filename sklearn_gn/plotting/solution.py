@@ -32,41 +32,30 @@ class SolutionDisplay(Display):
     ----------
     ticks : tuple of one or two ndarrays
         Where the values are, along the axes that are shown.
-
     solution : ndarray of shape (n_points,), (n_points, n_outputs) or \
             (n_vertical, n_horizontal)
         Values of the solution; NaN outside the domain. Several outputs are drawn as
         curves only.
-
     error : ndarray of the same shape
         Absolute error or, without reference, the size of the residual, which is one
         number for all outputs.
-
     axis_names : tuple of str
         The axes that are shown, the horizontal one first.
-
     reference : ndarray of the same shape, default=None
         What the solution is compared with.
-
     fixed : dict of floats, default=None
         The other axes, and their values.
-
     output_name : str or tuple of str, default="u"
         What is shown; one name for each column of ``solution``.
-
     equal : bool, default=False
         Whether the axes of an image have the same scale.
-
     name : str, default=None
         Name of the solution.
-
     std : ndarray of the same shape as solution, default=None
         Standard deviations of curves.
-
     observations : tuple (ndarray of shape (m,), ndarray of shape (m, n_outputs)), \
             default=None
         Where curves were observed, and the values; NaN where they were not.
-
     window_ends : ndarray, default=None
         Ends of the windows of time. Beyond the last of them the problem is not solved:
         that part is shaded, and no curve is drawn there.
@@ -76,14 +65,11 @@ class SolutionDisplay(Display):
     lines_ : list of matplotlib Line2D
         Curves of the solution, one for each output, of the reference where there is
         one, and of the error; empty for images.
-
     bands_, points_, windows_ : lists of matplotlib artists
         Bands of two standard deviations and observations, of the outputs that have
         some, and ends of the windows of time in all panels.
-
     images_ : list of matplotlib QuadMesh
         Images of solution, reference (where there is one) and error; empty for curves.
-
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         All panels, of shape (2, 1) for curves, or more rows where the outputs have very
         different sizes, of shape (1, 2) or (1, 3) for images; the panel of the

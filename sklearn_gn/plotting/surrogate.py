@@ -30,21 +30,16 @@ class SurrogateDisplay(Display):
     ----------
     true, predicted : ndarrays of shape (n_samples, n_outputs)
         Outputs of the samples to draw, and their predictions.
-
     rows : ndarray of shape (n_samples,)
         Numbers of the samples, for the titles.
-
     positions : ndarray of shape (n_positions,), default=None
         Coordinates of the outputs on a common axis, such as time. With fewer positions
         than outputs, these are several curves, one after another.
-
     position_name : str, default=None
         What the coordinates are, the label of the axis.
-
     shape : tuple of int, default=None
         Height and width of the grid of the outputs. With more outputs than grid points,
         these are several fields, one after another.
-
     output_names : list of str, default=None
         Names of the outputs, for panels of their own; their numbers if None.
 
@@ -52,14 +47,11 @@ class SurrogateDisplay(Display):
     ----------
     error_ : ndarray of shape (n_samples,)
         Relative errors of the samples, in the Euclidean norm.
-
     true_, predicted_ : lists of matplotlib artists
         What is drawn of both: Line2D objects, or AxesImage objects. With a panel for
         each output, the diagonals where predictions are right, and PathCollections.
-
     errors_ : list of AxesImage
         Prediction minus truth; only of fields and matrices.
-
     axes_, ax_, figure_ : ndarray of matplotlib Axes, Axes and Figure
         All panels: a row of samples for curves, three columns for fields, with a row
         for every sample, and for a matrix, else one panel for each output; the first

@@ -305,8 +305,10 @@ class SegmentedRegressor(
         Raises
         ------
         ValueError
-            If parameters, data and weights do not fit together, or if conditions
-            contradict each other.
+            If a parameter is out of its range or does not match the data, if the data
+            contain NaN or infinity or do not fit into memory, if all weights are zero,
+            if ``y_std`` is not positive, if y does not belong to ``family``, or if
+            conditions contradict each other.
 
         Warns
         -----

@@ -242,17 +242,13 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         X : array-like of shape (n_samples, n_features)
             Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
             read in chunks (:meth:`fit_chunks`) if possible.
-
         y : array-like of shape (n_samples,)
             Labels of any kind.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights; if None, all are 1.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their cross-entropy goes to
             ``convergence_log_["val_loss"]``, and is used by ``early_stopping``.
-
         y_val : array-like of shape (n_val_samples,), default=None
             Validation labels; all occur in y.
 
@@ -313,14 +309,11 @@ class VarProNetClassifier(SoftmaxClassifier, _VarProNet):
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
             Arrays of any length, in a list or another object that can be iterated
             several times, not a generator.
-
         classes : array-like, default=None
             All labels, in any order and number. If None, one more pass over the chunks
             finds them.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
-
         y_val : array-like of shape (n_val_samples,), default=None
             Validation labels.
 

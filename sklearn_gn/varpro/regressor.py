@@ -236,24 +236,19 @@ class VarProNetRegressor(NetworkRegressor, _VarProNet):
         X : array-like of shape (n_samples, n_features)
             Training samples. A dask array, or a memory-mapped one of 1 GiB or more, is
             read in chunks (:meth:`fit_chunks`) if possible.
-
         y : array-like of shape (n_samples,) or (n_samples, n_targets)
             Target values.
-
         sample_weight : array-like of shape (n_samples,), default=None
             Non-negative weights; if None, all are 1. Cross-validation and standard
             deviations count rows by them: a row of weight 2 is a row given twice.
-
         y_std : array-like of shape (n_samples,), default=None
             Standard deviations of the targets, up to a common factor, which is
             estimated and changes nothing. Unlike weights, they do not change how many
             rows there are. ``noise_std_`` is for a row of mean precision. If None,
             all are equal.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples. Their loss goes to ``convergence_log_["val_loss"]``, and
             is used by ``early_stopping``.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
@@ -307,10 +302,8 @@ class VarProNetRegressor(NetworkRegressor, _VarProNet):
         chunks : iterable of tuples (X, y) or (X, y, sample_weight)
             Arrays of any length, in a list or another object that can be iterated
             several times, not a generator.
-
         X_val : array-like of shape (n_val_samples, n_features), default=None
             Validation samples, which ``early_stopping`` needs here.
-
         y_val : array-like of shape (n_val_samples,) or (n_val_samples, n_targets), \
                 default=None
             Validation targets.
