@@ -73,8 +73,7 @@ class SegmentedRegressor(
         Number or name of the feature in which the line breaks; the others enter
         linearly. Of several, attributes of breakpoints and segments are lists.
     breakpoints : array-like of shape (n_known,), default=None
-        Known breakpoints. They stay where they are; ``n_breakpoints`` counts the
-        others.
+        Known breakpoints, which stay; ``n_breakpoints`` counts the others.
     bounds : tuple (low, high), default=None
         Range in which breakpoints are searched. If None, the range of the data.
     min_distance : float or timedelta, default=0.0
@@ -305,10 +304,9 @@ class SegmentedRegressor(
         Raises
         ------
         ValueError
-            If a parameter is out of its range or does not match the data, if the data
-            contain NaN or infinity or do not fit into memory, if all weights are zero,
-            if ``y_std`` is not positive, if y does not belong to ``family``, or if
-            conditions contradict each other.
+            If a parameter does not match the data, if those are not finite or do not
+            fit into memory, if all weights are zero or a ``y_std`` is, if y is not of
+            the ``family``, or if conditions contradict each other.
 
         Warns
         -----
@@ -386,7 +384,7 @@ class SegmentedRegressor(
     def __getattr__(self, name):
         if name not in vars(self).get("_later", ()):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
-        rows = {each: vars(self)[each] for each in ("_kept", "_stream", "_row_checks")}
+        rows = {key: vars(self)[key] for key in ("_kept", "_stream", "_row_checks")}
         self._later[name]()  # sets what an update has postponed
         vars(self).update(rows)
         return getattr(self, name)
