@@ -83,7 +83,8 @@ class Oracle:
         return -jnp.mean(jnp.sum(self.y * jax.nn.log_softmax(values, axis=1), axis=1))
 
     def penalty(self, flat, output):
-        rough = self.network.roughness(self.unravel(flat))
+        roughness = getattr(self.network, "roughness", lambda theta: theta)
+        rough = roughness(self.unravel(flat))
         rough = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(rough))
         return 0.5 * (ALPHA * rough + ALPHA_OUT * jnp.sum(output**2))
 
