@@ -16,7 +16,7 @@ LONE = (np.arange(60) < 1).astype(float)
 TABLES = {
     "constant target": (X, np.full(60, 3.0), None, 0, 1e-10),
     "zero target": (X, np.zeros(60), None, 0, 1e-10),
-    "linear without noise": (X, X @ [1, 2, 0, 0.0], None, 0, 1e-8),  # of rounding
+    "linear without noise": (X, X @ [1, 2, 0, 0.0], None, 0, 1e-10),
     "fewer rows than features": (RNG.randn(30, 50), RNG.randn(30), None, 0.1, 2),
     "one row": (X[:1], KINK[:1], None, 0, 1e-10),
     "a row, the others without weight": (X, KINK, LONE, 0, 1e-10),
