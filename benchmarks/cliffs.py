@@ -48,22 +48,22 @@ NOTES = (
     "the seconds of a neighbour, times the step in rows, columns, classes or shots; "
     "less than .05 s count as .05 s; a given alpha is compared with 'auto', too. Rule "
     "3: R2 or log loss worse by more than .02 than by the mean or the class "
-    "frequencies. Rule 4: in half of the draws the reference has an R2 that is higher "
-    "by more than .05, and no finding of diagnose() blames the fit. Rule 5: a score "
-    "that lies below the line through both neighbours by more than .1 and by more than "
-    "two standard errors, and so does its difference from the reference's score, if "
-    "there is one. A step of height h between two points shows as h / 2; a learning "
-    "curve that rises ever more slowly never lies below. Rule 6: R2 over the random "
-    "states differs by .01 or more.",
+    "frequencies, and than by a reference. Rule 4: in half of the draws the reference "
+    "has an R2 that is higher by more than .05, and no finding of diagnose() blames "
+    "the fit. Rule 5: a score that lies below the line through both neighbours by "
+    "more than .1 and by more than two standard errors, and so does its difference "
+    "from the reference's score, if there is one. A step of height h between two "
+    "points shows as h / 2; a learning curve that rises ever more slowly never lies "
+    "below. Rule 6: R2 over the random states differs by .01 or more.",
     "seconds are CPU seconds of a fit on one core that compiles nothing, medians over "
     "the draws; *_error is the standard error of a mean over the draws. 4,000 test "
     "rows: R2 against the law without noise, log loss of labels. share: fits with the "
     "right number of breakpoints, in last_rows within two rows of the kink.",
     "References: a sine of known period, kinks at known positions, a Gaussian process "
     "with a length scale a column (noise), the number of breakpoints with the lower "
-    "BIC (last_rows), and in rows the law itself, from 8,000 rows on.",
-    "Penalties change by factors of ten, on 120 rows, and in two draws for "
-    "ShallowReLURegressor.",
+    "BIC (last_rows), in rows the law itself, from 8,000 rows on, and with a given "
+    "penalty scikit-learn's network or logistic regression of the same penalty.",
+    "Penalties change by factors of ten, on 120 rows.",
 )
 
 
@@ -96,8 +96,10 @@ def slow_neighbours(seconds, steps=1.0):
     return [(i, i + 1) for i in np.flatnonzero(slower | quicker)]
 
 
-def below_baseline(scores, baseline):
-    """Rule 3: points that are worse than a model without features."""
+def below_baseline(scores, baseline, reference=None):
+    """Rule 3: points that are worse than a model without features, and a reference."""
+    if reference is not None:
+        baseline = np.fmin(baseline, reference)
     lower = np.mean(baseline - scores, axis=0) > BELOW_BASELINE
     return [(i,) for i in np.flatnonzero(lower)]
 
@@ -180,7 +182,7 @@ def judge_score(scan, points, score, known):
     scores, reference = known[score], known.get(f"{score}_reference")
     found = {}
     if f"{score}_baseline" in known:
-        found[3] = below_baseline(scores, known[f"{score}_baseline"])
+        found[3] = below_baseline(scores, known[f"{score}_baseline"], reference)
     if scan.is_spread:
         return {**found, 6: spread(scores)}
     if scan.more:
@@ -189,7 +191,7 @@ def judge_score(scan, points, score, known):
     numbers = np.array(points[first:], dtype=float)
     positions = np.log(numbers) if numbers[0] > 0 else np.arange(len(numbers))
     steps = dips(scores[:, first:], positions)
-    if reference is not None and np.isfinite(reference).all():
+    if reference is not None and np.isfinite(reference[:, first:]).all():
         beyond = dips((scores - reference)[:, first:], positions)
         steps = [at for at in steps if at in beyond]
     return {**found, 5: [tuple(first + i for i in at) for at in steps]}
