@@ -41,7 +41,15 @@ DENSE = 400  # rows a column from which on the law itself is what can be reached
 
 # Causes of diagnose() by which a fit says that it has not found all there is. "points"
 # and "noise" are not among them: they blame the data.
-ADMISSIONS = {"lack of fit", "iterations", "time", "stopped", "steps", "breakpoints"}
+ADMISSIONS = {
+    "lack of fit",
+    "overfitting",
+    "iterations",
+    "time",
+    "stopped",
+    "steps",
+    "breakpoints",
+}
 
 
 class Scan(NamedTuple):

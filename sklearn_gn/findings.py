@@ -175,6 +175,24 @@ def _by_evidence(model):
     return bool(np.isfinite(getattr(model, "n_effective_parameters_", np.nan)))
 
 
+def _small_penalties(model):
+    factor = getattr(model, "_penalty_factor", 1.0)
+    if factor < 10 or not hasattr(model, "noise_std_") or _is_constant(model):
+        return None
+    noise, used = np.ravel(model.noise_std_), model.n_effective_parameters_
+    share = float(np.mean((noise / model._target_spread) ** 2))
+    lost = share * used / (model._n_rows * len(noise))  # of R2, by following the noise
+    if lost < 0.01:
+        return None
+    text = (
+        f"The evidence prefers penalties some {float(f'{factor:.1g}'):,.0f} times as "
+        f"large: with those of now the data determine {counted(used, 'parameter')}, "
+        f"which follow the noise and cost some {lost:.2f} of R2. Raise alpha, or leave "
+        "it at 'auto'."
+    )
+    return Finding("overfitting", text, "alpha")
+
+
 def _poor_steps(model):
     reason = StopReason(model.stop_reason_)
     gains = model.convergence_log_["gain_ratio"][-5:]
@@ -336,10 +354,13 @@ def _lack_of_fit(model):
         return None
     by_layers = hasattr(model, "hidden_layer_sizes")
     name = "hidden_layer_sizes" if by_layers else "n_neurons"
+    change = f"Raise {name}"
+    if getattr(model, "alpha_method_", None) == "fixed":
+        name, change = "alpha", f"Lower alpha or leave it at 'auto', raise {name}"
     text = (
         f"The residuals of neighbouring rows agree in {checks.lacking:.0%} of their "
         "squares. That is no independent noise: the model does not fit what is there, "
-        f"or the noise is correlated. Raise {name}, or try a Gaussian process."
+        f"or the noise is correlated. {change}, or try a Gaussian process."
     )
     return Finding("lack of fit", text, name)
 
@@ -436,6 +457,7 @@ RULES = (
     small_steps,
     _budget,
     _overfitting,
+    _small_penalties,
     _points,
     _poor_steps,
     _copies,

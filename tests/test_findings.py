@@ -356,3 +356,28 @@ def test_what_a_model_cannot_fit_is_told_from_noise():
     Z = np.repeat(np.arange(40.0), 5)[:, None]
     assert "lack of fit" in causes(Z, np.repeat(rng.normal(size=40), 5) + noise)
     assert "lack of fit" not in causes(Z, Z[:, 0] + noise)
+
+
+@pytest.mark.parametrize("estimator", [ShallowReLURegressor, VarProNetRegressor])
+def test_penalties_that_are_in_the_way_are_named(estimator):
+    rng = np.random.default_rng(0)
+    X, Z = rng.normal(size=(120, 2)), rng.normal(size=(1000, 2))
+
+    def law(X):
+        return np.sin(2 * X[:, 0]) + np.abs(X[:, 1])
+
+    y = law(X) + 0.5 * rng.normal(size=120)
+    error, named = {}, {}
+    for alpha in (1e-6, 0.1, "auto"):
+        model = estimator(alpha=alpha, random_state=0).fit(X, y)
+        error[alpha] = np.mean((model.predict(Z) - law(Z)) ** 2)
+        findings = model.diagnose().findings
+        named[alpha] = [f.cause for f in findings if f.parameter == "alpha"]
+    assert named == {1e-6: ["overfitting"], 0.1: ["lack of fit"], "auto": []}
+    assert error["auto"] < 0.5 * min(error[1e-6], error[0.1])
+
+
+def test_small_penalties_cost_exact_data_nothing():
+    x = np.linspace(-1, 1, 80)[:, None]
+    model = VarProNetRegressor(alpha=1e-8, random_state=0).fit(x, np.sin(3 * x[:, 0]))
+    assert "overfitting" not in {f.cause for f in model.diagnose().findings}

@@ -342,6 +342,12 @@ def _residual_squares(network, rows):
     return rows.weight @ (model.values(theta, rows.x) - rows.y) ** 2
 
 
+def penalty_factor(net):
+    """Return the factor of all penalties with which the evidence would be highest."""
+    precision = evidence.prior_precision(net.model.groups(), net.alpha)
+    return float(np.sum(net.gamma) / max(precision @ net.theta**2, evidence.SMALLEST))
+
+
 def penalties_by_name(model, penalties):
     """Return penalties of the groups of a network, as a dict."""
     weights, layers = np.split(penalties[3:], [model.n_feature_groups])

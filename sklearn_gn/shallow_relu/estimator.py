@@ -212,6 +212,7 @@ class ShallowReLURegressor(
     _short_forms = SHALLOW_RELU_SOLVERS
     _not_of_every_fit = (
         "_noise_of_rows",
+        "_penalty_factor",
         "alpha_",
         "breakpoint_std_",
         "breakpoints_",

@@ -24,6 +24,7 @@ from sklearn_gn.bayes.laplace import (
     left_out_rows,
     noise_ratio,
     one_or_each,
+    penalty_factor,
     spectrum,
     summary_of,
     value_variances,
@@ -283,6 +284,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         "_posterior": found,
         "_degrees_of_freedom": freedom,
         "_n_parameters": n_chosen,
+        "_penalty_factor": penalty_factor(net),
         "log_evidence_": known.log_evidence,
     }
 

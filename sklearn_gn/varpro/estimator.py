@@ -81,6 +81,7 @@ class _VarProNet(
         "_degrees_of_freedom",
         "_noise_scale",
         "_error_bars",
+        "_penalty_factor",
         "coefs_",
         "estimators_",
         "intercepts_",
