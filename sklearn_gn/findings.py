@@ -308,9 +308,12 @@ def _linear(model):
     of_classes = hasattr(model, "classes_")
     if of_classes or share < 1 - 1e-9:
         simple = "frequencies of the classes have" if of_classes else "linear model has"
+        members = getattr(model, "estimators_", [])
+        process = [np.mean(m.share_) for m in members if hasattr(m, "length_scales_")]
+        also = f" and a Gaussian process one of {sum(process):.0%}" if process else ""
         text = (
-            f"The {simple} a share of {share:.0%} in what is predicted: with it, rows "
-            "that are left out are predicted best."
+            f"The {simple} a share of {share:.0%}{also} in what is predicted: with "
+            "these shares, rows that are left out are predicted best."
         )
     losses = model.convergence_log_["loss"]
     # A difference that is worth mentioning.

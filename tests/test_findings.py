@@ -267,6 +267,14 @@ def test_a_part_of_a_committee_may_be_linear():
     assert "ends at" not in text_of(some)  # at the loss of the model
 
 
+def test_shares_of_a_committee_are_told():
+    X = np.random.default_rng(0).normal(size=(150, 3))
+    model = VarProNetRegressor(random_state=0).fit(X, X[:, 0] + np.sin(2 * X[:, 1]))
+    names = [repr(member) for member in model.estimators_]
+    assert names[0].startswith("<relu network of ")
+    assert names[-1] == f"<Gaussian process, share {model.estimators_[-1].share_:.2g}>"
+
+
 def test_frequencies_of_classes_in_place_of_networks_are_named():
     rng = np.random.RandomState(0)
     X, y = rng.normal(size=(200, 5)), rng.randint(3, size=200)
