@@ -399,17 +399,12 @@ def small_steps(model):
     """Return the finding that steps are kept small by a parameter, or None."""
     if StopReason(model.stop_reason_).converged and not _by_evidence(model):
         return None
-    names = model._limits_of_steps()
-    damping, rank = (
-        getattr(model, name, None) if name in names else None
-        for name in ("damping", "rank")
-    )
+    limits = {name: getattr(model, name, None) for name in model._limits_of_steps()}
     n_directions = len(getattr(model, "gram_spectrum_", ())) or np.inf
-    if rank is not None and rank < n_directions:
-        name, value = "rank", rank
-    elif damping:
-        name, value = "damping", damping
-    else:
+    name, value = "rank", limits.get("rank")
+    if value is None or value >= n_directions:
+        name, value = "damping", limits.get("damping")
+    if not value:
         return None
     text = (
         f"{name}={value} keeps the steps small, so the fit may have stopped far from "

@@ -102,12 +102,7 @@ class SelectionPathDisplay(Display):
         ValueError
             If the estimator has no path, or its path has no criterion.
         """
-        path = fitted_attribute(
-            estimator,
-            "selection_path_",
-            "SelectionPathDisplay draws how a SegmentedRegressor, or a "
-            "ShallowReLURegressor of one feature, chose its size.",
-        )
+        path = fitted_attribute(estimator, "selection_path_")
         given = [name for name in _LABELS if name in path]
         if len(given) < 2:
             raise ValueError(

@@ -36,7 +36,6 @@ from sklearn_gn.data.rows import (
     validate_data,
 )
 from sklearn_gn.data.rows_source import CheckedRows
-from sklearn_gn.optim.stop import counted
 from sklearn_gn.runtime.fit_loop import FitRun
 from sklearn_gn.runtime.summary import Summary
 from sklearn_gn.shallow_relu import fitted
@@ -530,10 +529,8 @@ class ShallowReLURegressor(
         check_is_fitted(self)
         if self.n_features_in_ > 1 or np.ndim(self.output_coef_) > 1:
             raise ValueError(
-                "summary() is for one feature and one target, and the fit has "
-                f"{counted(self.n_features_in_, 'feature')} and "
-                f"{counted(np.size(self.output_intercept_), 'target')}. diagnose() and "
-                "RelevanceDisplay describe such a fit."
+                "summary() is for one feature and one target. diagnose() and "
+                "RelevanceDisplay describe a fit of several."
             )
         return fitted.summarise(self)
 

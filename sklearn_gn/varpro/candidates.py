@@ -457,8 +457,8 @@ class FittedMember:
         if hasattr(self, "length_scales_"):
             kind = "Gaussian process"
         elif self.coefs_:
-            sizes = ", ".join(str(len(bias)) for bias in self.intercepts_)
-            kind = f"{' '.join(self.activations_)} network of {sizes} neurons"
+            sizes = tuple(map(len, self.intercepts_))
+            kind = f"{' '.join(self.activations_)} network {sizes}"
         return f"<{kind}, share {np.mean(self.share_):.2g}>"
 
     def predict(self, X):
