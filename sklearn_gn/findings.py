@@ -22,10 +22,10 @@ class Finding(NamedTuple):
     ----------
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
-        "copies", "outliers", "scale", "linear", "lack of fit", "noise", "rank",
-        "branch", "compilation", and "none" if nothing limited the fit. For
-        :class:`~sklearn_gn.SegmentedRegressor`, one of "breakpoints", "outliers",
-        "correlation", "points", "noise" and "none".
+        "copies", "outliers", "scale", "linear", "single network", "lack of fit",
+        "noise", "rank", "branch", "compilation", and "none" if nothing limited the
+        fit. For :class:`~sklearn_gn.SegmentedRegressor`, one of "breakpoints",
+        "outliers", "correlation", "points", "noise" and "none".
     text : str
         What was seen, and what to do.
     parameter : str or None
@@ -127,11 +127,8 @@ def _failure(model):
     reason = StopReason(model.stop_reason_)
     if reason.converged or reason.requested or reason.budget:
         return None
-    parameter = {
-        **dict.fromkeys(("singular", "non_finite", "diverged"), "damping"),
-        **{"separable": "alpha", "line_search": "solver"},
-    }
-    return Finding("stopped", reason.advice, parameter.get(reason.value))
+    parameters = {"separable": "alpha", "line_search": "solver", "stalled": None}
+    return Finding("stopped", reason.advice, parameters.get(reason.value, "damping"))
 
 
 def _overfitting(model):
@@ -325,6 +322,19 @@ def _linear(model):
     return Finding("linear", text)
 
 
+def _single_network(model):
+    """What is fitted in place of a committee that would take too long."""
+    wanted = getattr(model, "solver", None) == "gnvpro" and model.network == "mlp"
+    if not wanted or hasattr(model, "estimators_") or not isinstance(model.alpha, str):
+        return None
+    text = (
+        "A committee whose penalties the evidence chooses would be too large: one "
+        f"network with alpha={model.alpha_} was fitted, without the attributes of a "
+        "committee. Compare other penalties on rows that are held out."
+    )
+    return Finding("single network", text, "alpha")
+
+
 def _constant(model):
     if not _is_constant(model):
         return None
@@ -440,6 +450,7 @@ RULES = (
     _outliers,
     _scale,
     _linear,
+    _single_network,
     _constant,
     _lack_of_fit,
     _noise,
