@@ -307,10 +307,8 @@ class Checkpoint(_Callback):
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         path, saved_at = self._fits[id(estimator)]
-        if (
-            context.task_name == "iteration"
-            and time.perf_counter() - saved_at < self.every
-        ):
+        recent = time.perf_counter() - saved_at < self.every
+        if recent and context.task_name == "iteration":
             return False
         try:
             checkpoint.save(path, _run_of(self, estimator).snapshot())

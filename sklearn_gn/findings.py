@@ -22,10 +22,10 @@ class Finding(NamedTuple):
     ----------
     cause : str
         One of "iterations", "time", "stopped", "overfitting", "points", "steps",
-        "copies", "outliers", "scale", "linear", "lack of fit", "noise", "rank",
-        "branch", "compilation", and "none" if nothing limited the fit. For
-        :class:`~sklearn_gn.SegmentedRegressor`, one of "breakpoints", "outliers",
-        "correlation", "points", "noise" and "none".
+        "copies", "outliers", "scale", "linear", "single network", "lack of fit",
+        "noise", "rank", "branch", "compilation", and "none" if nothing limited the
+        fit. For :class:`~sklearn_gn.SegmentedRegressor`, one of "breakpoints",
+        "outliers", "correlation", "points", "noise" and "none".
     text : str
         What was seen, and what to do.
     parameter : str or None
@@ -127,11 +127,8 @@ def _failure(model):
     reason = StopReason(model.stop_reason_)
     if reason.converged or reason.requested or reason.budget:
         return None
-    parameter = {
-        **dict.fromkeys(("singular", "non_finite", "diverged"), "damping"),
-        **{"separable": "alpha", "line_search": "solver"},
-    }
-    return Finding("stopped", reason.advice, parameter.get(reason.value))
+    parameters = {"separable": "alpha", "line_search": "solver", "stalled": None}
+    return Finding("stopped", reason.advice, parameters.get(reason.value, "damping"))
 
 
 def _overfitting(model):
@@ -327,9 +324,12 @@ def _linear(model):
     of_classes = hasattr(model, "classes_")
     if of_classes or share < 1 - 1e-9:
         simple = "frequencies of the classes have" if of_classes else "linear model has"
+        members = getattr(model, "estimators_", [])
+        process = [np.mean(m.share_) for m in members if hasattr(m, "length_scales_")]
+        also = f" and a Gaussian process one of {sum(process):.0%}" if process else ""
         text = (
-            f"The {simple} a share of {share:.0%} in what is predicted: with it, rows "
-            "that are left out are predicted best."
+            f"The {simple} a share of {share:.0%}{also} in what is predicted: with "
+            "these shares, rows that are left out are predicted best."
         )
     losses = model.convergence_log_["loss"]
     # A difference that is worth mentioning.
@@ -339,6 +339,19 @@ def _linear(model):
             f"{losses[-1]:.4g}; the returned model has a loss_ of {model.loss_:.4g}."
         )
     return Finding("linear", text)
+
+
+def _single_network(model):
+    """What is fitted in place of a committee that would take too long."""
+    wanted = getattr(model, "solver", None) == "gnvpro" and model.network == "mlp"
+    if not wanted or hasattr(model, "estimators_") or not isinstance(model.alpha, str):
+        return None
+    text = (
+        "A committee whose penalties the evidence chooses would be too large: one "
+        f"network with alpha={model.alpha_} was fitted, without the attributes of a "
+        "committee. Compare other penalties on rows that are held out."
+    )
+    return Finding("single network", text, "alpha")
 
 
 def _constant(model):
@@ -418,17 +431,12 @@ def small_steps(model):
     """Return the finding that steps are kept small by a parameter, or None."""
     if StopReason(model.stop_reason_).converged and not _by_evidence(model):
         return None
-    names = model._limits_of_steps()
-    damping, rank = (
-        getattr(model, name, None) if name in names else None
-        for name in ("damping", "rank")
-    )
+    limits = {name: getattr(model, name, None) for name in model._limits_of_steps()}
     n_directions = len(getattr(model, "gram_spectrum_", ())) or np.inf
-    if rank is not None and rank < n_directions:
-        name, value = "rank", rank
-    elif damping:
-        name, value = "damping", damping
-    else:
+    name, value = "rank", limits.get("rank")
+    if value is None or value >= n_directions:
+        name, value = "damping", limits.get("damping")
+    if not value:
         return None
     text = (
         f"{name}={value} keeps the steps small, so the fit may have stopped far from "
@@ -465,6 +473,7 @@ RULES = (
     _outliers,
     _scale,
     _linear,
+    _single_network,
     _constant,
     _lack_of_fit,
     _noise,

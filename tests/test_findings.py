@@ -267,6 +267,25 @@ def test_a_part_of_a_committee_may_be_linear():
     assert "ends at" not in text_of(some)  # at the loss of the model
 
 
+def test_shares_of_a_committee_are_told():
+    X = np.random.default_rng(0).normal(size=(150, 3))
+    model = VarProNetRegressor(random_state=0).fit(X, X[:, 0] + np.sin(2 * X[:, 1]))
+    names = [repr(member) for member in model.estimators_]
+    assert names[0].startswith("<relu network (10,), share ")
+    assert names[-1] == f"<Gaussian process, share {model.estimators_[-1].share_:.2g}>"
+
+
+def test_one_network_in_place_of_a_committee_is_named():
+    X = np.random.default_rng(0).uniform(size=(30, 5))
+    Y = np.sin(X @ np.ones((5, 200)) + np.arange(200))
+    large = VarProNetRegressor(max_iter=3, tol=1.0, random_state=0).fit(X, Y)
+    finding = large.diagnose().findings[0]
+    assert (finding.cause, finding.parameter) == ("single network", "alpha")
+    assert f"alpha={large.alpha_}" in finding.text
+    asked = large.set_params(alpha=(0.01, 0.0001)).fit(X, Y)
+    assert "single network" not in [f.cause for f in asked.diagnose().findings]
+
+
 def test_frequencies_of_classes_in_place_of_networks_are_named():
     rng = np.random.RandomState(0)
     X, y = rng.normal(size=(200, 5)), rng.randint(3, size=200)

@@ -149,16 +149,16 @@ def factor_with_floor(matrix, floor):
     library = library_of((matrix, floor))
     xp = library.xp
 
-    def failed(carry):
-        count, _, found = carry
-        return ~xp.isfinite(found.root[-1, -1]) & (count < 10)
-
     def raised(carry):
         count, shift, _ = carry
         return count + 1, 4 * shift, factor(matrix, 4 * shift)
 
-    start = xp.int32(0), floor, factor(matrix, floor)
-    return library.while_loop(failed, raised, start)[2]
+    *_, found = library.while_loop(
+        lambda carry: ~xp.isfinite(carry[2].root[-1, -1]) & (carry[0] < 10),
+        raised,
+        (xp.int32(0), floor, factor(matrix, floor)),
+    )
+    return found
 
 
 def inverse_roots(matrices):

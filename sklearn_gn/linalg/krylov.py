@@ -39,10 +39,6 @@ def conjugate_gradient(
         z = precondition(r)
     size = dot(r, z)
 
-    def unfinished(carry):
-        *_, size, count = carry
-        return xp.any(size > tol**2 * scale) & (count < max_iter)
-
     def iterate(carry):
         x, r, p, size, count = carry
         image = product(p)
@@ -59,7 +55,9 @@ def conjugate_gradient(
         return x, r, add(z, ratio, p), new, count + 1
 
     x, _, _, last, count = library.while_loop(
-        unfinished, iterate, (x, r, z, size, xp.int32(0))
+        lambda carry: xp.any(carry[3] > tol**2 * scale) & (carry[4] < max_iter),
+        iterate,
+        (x, r, z, size, xp.int32(0)),
     )
     return x, count, xp.sqrt(last / xp.where(scale > 0, scale, 1))
 

@@ -55,18 +55,13 @@ def backtrack(evaluate, rejected, length, *, halvings=30, while_loop=None):
     Returns the last length, which may still be rejected, and what is there.
     ``while_loop`` is NumPy's where ``evaluate`` calls a compiled function.
     """
-
-    def unfinished(search):
-        length, evaluated, count = search
-        return rejected(length, evaluated) & (count < halvings)
-
-    def halve(search):
-        length, _, count = search
-        return length / 2, evaluate(length / 2), count + 1
-
     search = length, evaluate(length), np.int32(0)
     while_loop = while_loop or library_of(search).while_loop
-    length, evaluated, _ = while_loop(unfinished, halve, search)
+    length, evaluated, _ = while_loop(
+        lambda search: rejected(*search[:2]) & (search[2] < halvings),
+        lambda search: (search[0] / 2, evaluate(search[0] / 2), search[2] + 1),
+        search,
+    )
     return length, evaluated
 
 

@@ -64,11 +64,11 @@ def radius_shift(model, radius):
         shift = shift + (length / radius - 1) * length**2 / bend
         return shift, norm(shift), count + 1
 
-    def outside(carry):
-        _, length, count = carry
-        return (length > radius * (1 + 1e-6)) & (count < 60)
-
-    shift, *_ = lax.while_loop(outside, improve, (start, norm(start), jnp.int32(0)))
+    shift, *_ = lax.while_loop(
+        lambda carry: (carry[1] > radius * (1 + 1e-6)) & (carry[2] < 60),
+        improve,
+        (start, norm(start), jnp.int32(0)),
+    )
     return jnp.where(norm(jnp.zeros_like(shift)) <= radius, 0, shift)
 
 

@@ -8,11 +8,20 @@ import numpy as np
 from sklearn.utils._optional_dependencies import check_matplotlib_support
 from sklearn.utils.validation import check_is_fitted
 
-# Two displays of similar names for two estimators.
-DRAW_BROKEN_LINES = (
+# What a display draws, by the attribute that it needs.
+_BROKEN_LINES = (
     "SegmentsDisplay draws a SegmentedRegressor, and BreakpointDisplay draws a "
     "ShallowReLURegressor."
 )
+_DRAWN = {
+    "breakpoint_interval_": _BROKEN_LINES,
+    "hyperplanes_": _BROKEN_LINES,
+    "classes_": "DispersionDisplay draws classifiers.",
+    "convergence_log_": "ConvergenceDisplay draws fits in iterations. That of a "
+    "SegmentedRegressor is exact: see SegmentsDisplay and SelectionPathDisplay.",
+    "selection_path_": "SelectionPathDisplay draws how a SegmentedRegressor, or a "
+    "ShallowReLURegressor of one feature, chose its size.",
+}
 
 
 class Display:
@@ -97,13 +106,14 @@ class Display:
         return self
 
 
-def fitted_attribute(estimator, name, instead=""):
-    """Return a fitted attribute, or say why there is none and what to use instead."""
+def fitted_attribute(estimator, name):
+    """Return a fitted attribute; one that is not there is an error with advice."""
     check_is_fitted(estimator)
     if not hasattr(estimator, name):
+        advice = _DRAWN.get(name, "")
         if hasattr(estimator, "steps"):
-            instead = "Give the last step of the pipeline."
-        message = f"{type(estimator).__name__} has no attribute {name}. {instead}"
+            advice = "Give the last step of the pipeline."
+        message = f"{type(estimator).__name__} has no attribute {name}. {advice}"
         raise ValueError(message.rstrip())
     return getattr(estimator, name)
 

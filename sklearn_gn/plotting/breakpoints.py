@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_consistent_length, validate_data
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.plotting._common import (
-    DRAW_BROKEN_LINES,
     Display,
     equal_scales,
     fitted_attribute,
@@ -159,7 +158,7 @@ class BreakpointDisplay(Display):
             If there are more than two features, or if X, y or target do not fit the
             estimator.
         """
-        hyperplanes = fitted_attribute(estimator, "hyperplanes_", DRAW_BROKEN_LINES)
+        hyperplanes = fitted_attribute(estimator, "hyperplanes_")
         if estimator.n_features_in_ > 2:
             raise ValueError(
                 "BreakpointDisplay draws estimators of one or two features, and this "

@@ -6,7 +6,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from sklearn_gn import SegmentedRegressor
 from sklearn_gn._typing import Array
 from sklearn_gn.plotting._common import Display, fitted_attribute, label_once, legend
 
@@ -214,11 +213,6 @@ class ConvergenceDisplay(Display):
         display : ConvergenceDisplay
             What is drawn.
         """
-        if isinstance(estimator, SegmentedRegressor):
-            raise ValueError(
-                "SegmentedRegressor has no iterations, and no convergence_log_: its "
-                "fit is exact. SegmentsDisplay and SelectionPathDisplay draw it."
-            )
         log = fitted_attribute(estimator, "convergence_log_")
         name = type(estimator).__name__ if name is None else name
         return cls(convergence_log=log, name=name).plot(ax, x=x, y=y, **kwargs)

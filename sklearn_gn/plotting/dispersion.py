@@ -113,8 +113,7 @@ class DispersionDisplay(Display):
         ValueError
             If the estimator gives no probabilities, or if y does not fit to it or to X.
         """
-        what = "DispersionDisplay draws classifiers."
-        classes = fitted_attribute(estimator, "classes_", what)
+        classes = fitted_attribute(estimator, "classes_")
         log_proba = fitted_attribute(estimator, "predict_log_proba")
         check_consistent_length(X, y)
         label = class_numbers(classes, column_or_1d(y), "y")

@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.data import dates
 from sklearn_gn.plotting._common import (
-    DRAW_BROKEN_LINES,
     Display,
     date_axis,
     fitted_attribute,
@@ -183,7 +182,7 @@ class SegmentsDisplay(Display):
             If X or y do not fit the estimator, if it does not break in ``feature``, or
             if ``residuals=True`` without y.
         """
-        fitted_attribute(estimator, "breakpoint_interval_", DRAW_BROKEN_LINES)
+        fitted_attribute(estimator, "breakpoint_interval_")
         if residuals and y is None:
             raise ValueError("residuals=True needs the targets: give y.")
         if feature is not None or isinstance(estimator.breakpoints_, list):

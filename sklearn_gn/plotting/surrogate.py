@@ -9,6 +9,7 @@ from textwrap import fill
 from typing import Any, Literal, Self
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
@@ -267,6 +268,8 @@ class SurrogateDisplay(Display):
             If there is a single output, or if Y, samples, positions or shape do not
             fit.
         """
+        if is_classifier(estimator):
+            raise ValueError("SurrogateDisplay draws regressors, got a classifier.")
         names = getattr(Y, "columns", None)
         true = check_array(Y, dtype=np.float64, input_name="Y", ensure_2d=False)
         if true.ndim != 2 or true.shape[1] < 2:

@@ -73,23 +73,16 @@ def load(path):
         try:
             members = np.load(file, allow_pickle=False)
             header = json.loads(members["header"].tobytes())
-            written = header["version"], header["format"]
-        except Exception as error:  # of a foreign file it can be nearly anything
-            raise ValueError(_unusable(path, error)) from error
-        if written != (VERSION, _FORMAT):
-            cause = f"it is version {written[0]} of the format, this is {VERSION}"
-            raise ValueError(_unusable(path, cause))
-        try:
+            written, file_format = header["version"], header["format"]
+            if (written, file_format) != (VERSION, _FORMAT):
+                text = f"it is version {written} of the format, this is {VERSION}"
+                raise ValueError(text)
             return _decoded(header["snapshot"], members)
-        except Exception as error:
-            raise ValueError(_unusable(path, error)) from error
-
-
-def _unusable(path, cause):
-    return (
-        f"{str(path)!r} is not a checkpoint of this version, or it is damaged "
-        f"({cause}). Give another path, or resume=False to replace it."
-    )
+        except Exception as error:  # of a foreign file it can be nearly anything
+            raise ValueError(
+                f"{str(path)!r} is not a checkpoint of this version, or it is damaged "
+                f"({error}). Give another path, or resume=False to replace it."
+            ) from error
 
 
 def check_place(path):

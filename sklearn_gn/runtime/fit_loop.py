@@ -242,16 +242,13 @@ class FitRun:
             return
         net, loss = found
         best, val_loss = self._compared(net, loss, progress.best)
-        log = progress.log
-        if log:
-            row = {
-                **log[-1],
-                "loss": loss * self.loss_scale,
-                "val_loss": val_loss * self.loss_scale,
-                "evaluated_on_all_rows": True,
-            }
-            log = (*log[:-1], row)
-        self.progress = progress._replace(best=best, log=log)
+        known = {
+            "loss": loss * self.loss_scale,
+            "val_loss": val_loss * self.loss_scale,
+            "evaluated_on_all_rows": True,
+        }
+        last = [row | known for row in progress.log[-1:]]
+        self.progress = progress._replace(best=best, log=(*progress.log[:-1], *last))
 
     def _begin_next_start(self):
         """Go on with the next start, or stop if that was the last one."""

@@ -81,11 +81,8 @@ def _text_table(name, table):
     heads = [name, *list(table)[1:]]
     lines = []
     for cells in [heads, *zip(*columns, strict=True)]:
-        first, *rest = (
-            cell.ljust(w) if k == 0 else cell.rjust(w)
-            for k, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        )
-        lines.append("  ".join([first, *rest]))
+        rest = map(str.rjust, cells[1:], widths[1:])
+        lines.append("  ".join([cells[0].ljust(widths[0]), *rest]))
     return lines
 
 
@@ -110,8 +107,7 @@ def digits(values, width):
     digits = int(np.clip(np.ceil(np.log10(size / width.min())) + 2, 5, 16))
     texts = []
     for value in values:
-        plain = np.isfinite(value) and 1e-4 <= abs(value) < 1e16
-        if not plain:
+        if not (np.isfinite(value) and 1e-4 <= abs(value) < 1e16):
             texts.append(cell(value))
             continue
         # Digits after the point, so that all positions are rounded alike.

@@ -111,10 +111,11 @@ def _points(model):
     result = "intervals are wide, and breakpoints may follow the noise"
     if model._fit.is_noise_unknown:
         result = "the noise cannot be estimated, and standard errors are NaN"
+    why = ", because the noise is correlated" if len(model.autocorrelation_) else ""
     text = (
-        f"The weights of the rows sum to {figures['n_rows']:.4g}, which is hardly "
-        f"enough for {used:.0f} parameters: {result}. Take more rows, or fewer "
-        "breakpoints."
+        f"The weights of the rows sum to {figures['n_rows']:.4g}, which with "
+        f"{used:.0f} parameters leaves {counted(free, 'degree')} of freedom{why}: "
+        f"{result}. Take more rows, or fewer breakpoints."
     )
     return Finding("points", text, "n_breakpoints")
 

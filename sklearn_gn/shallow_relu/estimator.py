@@ -530,9 +530,8 @@ class ShallowReLURegressor(
         check_is_fitted(self)
         if self.n_features_in_ > 1 or np.ndim(self.output_coef_) > 1:
             raise ValueError(
-                "summary() is for one feature and one target, and the fit has "
-                f"{self.n_features_in_} features and {np.ndim(self.output_coef_)}-d "
-                "coefficients."
+                "summary() is for one feature and one target. diagnose() and "
+                "RelevanceDisplay describe a fit of several."
             )
         return fitted.summarise(self)
 

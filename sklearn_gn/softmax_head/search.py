@@ -59,8 +59,8 @@ class FGNSoftmaxHeadCV(
         Inverse strengths of the penalty, all positive. An integer is that many values
         between 1e-4 and 1e4, evenly spaced in their logarithms.
     cv : int, "loo", cross-validation generator or iterable, default=5
-        How the rows are divided. An integer is the number of stratified folds, at most
-        one per row; their rows depend neither on the order nor on the names of the
+        How the rows are divided. An integer is the number of stratified folds, from two
+        to one per row; their rows depend neither on the order nor on the names of the
         classes, and copies of a row stay together. "loo" leaves out every distinct row
         by itself. A generator such as ``GroupKFold``, or an iterable of train and test
         indices, is used as in scikit-learn.
@@ -127,7 +127,7 @@ class FGNSoftmaxHeadCV(
 
     _parameter_constraints: dict[str, Any] = {
         "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
-        "cv": [Interval(Integral, 2, None, closed="left"), StrOptions({"loo"}), object],
+        "cv": ["cv_object", StrOptions({"loo"})],
         "scoring": [StrOptions(set(get_scorer_names())), callable],
         "fit_intercept": ["boolean"],
         "class_weight": [dict, StrOptions({"balanced"}), None],

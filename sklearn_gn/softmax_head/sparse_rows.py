@@ -81,8 +81,9 @@ class Combinations:
         if head.weight.any():
             shared = x.shape[1]  # it has a value for every feature
             self.start = head.weight[self.columns]
+            image = x @ self.start
             found = found._replace(
-                image=self._centred(x @ self.start),
+                image=image - (self.share @ image)[None, :],
                 start=np.float64(1),
                 bias=head.bias + self.mean @ self.start,
             )
@@ -132,7 +133,7 @@ class Combinations:
             return max(largest_size(weight), largest_size(largest * own))
 
         size = max(self._by_columns(block, right.shape[1]))
-        out = self._centred(out)
+        out -= (self.share.astype(kind) @ out)[None, :]
         if start:
             out += start * self.start_image
         return out, size
@@ -153,11 +154,8 @@ class Combinations:
         parts = [slice(k, k + width) for k in range(0, n_columns, width)]
         return side_by_side(block, parts, self.x.nnz * width)
 
-    def _centred(self, values):
-        return values - (self.share.astype(values.dtype) @ values)[None, :]
-
     def _balanced(self, values):
-        """Return the transpose of :meth:`_centred`, applied to values."""
+        """Return the transpose of the centring of columns, applied to values."""
         share = self.share.astype(values.dtype)[:, None]
         return values - share * values.sum(axis=0)[None, :]
 

@@ -454,6 +454,15 @@ class FittedMember:
         if self._classes is None:
             self.noise_std_ = laplace.one_or_each(known.noise_std)
 
+    def __repr__(self):
+        kind = "linear model" if self._classes is None else "class frequencies"
+        if hasattr(self, "length_scales_"):
+            kind = "Gaussian process"
+        elif self.coefs_:
+            sizes = tuple(map(len, self.intercepts_))
+            kind = f"{' '.join(self.activations_)} network {sizes}"
+        return f"<{kind}, share {np.mean(self.share_):.2g}>"
+
     def predict(self, X):
         """Predict the targets, or the labels, as the committee returns them."""
         if self._classes is not None:

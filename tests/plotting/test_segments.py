@@ -9,6 +9,7 @@ import pytest
 from matplotlib.dates import date2num
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.linear_model import Ridge
 
 from sklearn_gn import SegmentedRegressor, ShallowReLURegressor, fit_groups
 from sklearn_gn.plotting import (
@@ -134,6 +135,8 @@ def test_path_of_cross_validation_has_errors(data):
     given = SegmentedRegressor(1, criterion="cv").fit(*data)
     with pytest.raises(ValueError, match="the size was given"):
         SelectionPathDisplay.from_estimator(given)
+    with pytest.raises(ValueError, match="draws how a SegmentedRegressor, or a"):
+        SelectionPathDisplay.from_estimator(Ridge().fit(*data))
 
 
 @pytest.mark.parametrize("dated", [False, True])

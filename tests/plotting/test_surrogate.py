@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 from sklearn.base import BaseEstimator
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -155,6 +156,9 @@ def test_surrogates_that_do_not_fit(decays):
         SurrogateDisplay.from_estimator(model, X, Y[:, 0])
     with pytest.raises(ValueError, match="For a single one use PredictionError"):
         SurrogateDisplay.from_estimator(model, X, Y[:, :1])
+    classifier = DummyClassifier().fit(X, np.full(len(X), "a"))
+    with pytest.raises(ValueError, match="draws regressors, got a classifier"):
+        SurrogateDisplay.from_estimator(classifier, X, np.full(len(X), "a"))
     with pytest.raises(ValueError, match="12 outputs are not a multiple of 5 pos"):
         SurrogateDisplay.from_estimator(model, Y, Y, positions=np.arange(5))
     with pytest.raises(ValueError, match=r"not a multiple .* shape=\(5, 2\)"):

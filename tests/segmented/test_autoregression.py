@@ -56,6 +56,15 @@ def test_a_season_is_named_as_what_hides_breakpoints(jumps):
     assert 'autocorrelation="auto"' not in said  # it is the default
 
 
+def test_rows_that_correlated_noise_makes_few_are_named():
+    model = SegmentedRegressor(2).fit(X[:80], noise(0, 0.97)[:80])
+    ((_, text, parameter), *_) = model.diagnose().findings
+    assert parameter == "n_breakpoints"
+    assert "because the noise is correlated" in text
+    free = SegmentedRegressor(2, autocorrelation=None).fit(X[:8], noise(0)[:8])
+    assert "correlated" not in free.diagnose().findings[0].text
+
+
 def test_coefficients_are_those_of_yule_and_walker():
     noise = np.random.default_rng(1).standard_normal(2030)
     series = lfilter([1], [1, -0.6, -0.2], noise)[30:]

@@ -347,5 +347,5 @@ def test_summary_of_one_feature_shows_its_lines(parameters):
     np.testing.assert_allclose(value, model.predict(x[:, None]), atol=1e-10)
     assert len(tables["Breakpoints"]["position"]) == len(model.breakpoints_)
     assert "Breakpoints" in str(model.summary())
-    with pytest.raises(ValueError, match=r"summary\(\) is for one feature"):
+    with pytest.raises(ValueError, match=r"one target\. diagnose\(\) and Rel"):
         ShallowReLURegressor(1).fit(x[:, None], np.c_[y, y]).summary()

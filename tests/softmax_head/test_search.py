@@ -128,7 +128,8 @@ def test_groups_and_class_weights():
         ({"Cs": [0.0]}, "Cs must be"),
         ({"Cs": [np.inf]}, "Cs must be"),
         ({"Cs": 0}, "The 'Cs' parameter"),
-        ({"cv": 1}, "cv"),
+        ({"cv": 1}, r"The 'cv' parameter .*int in the range \[2"),
+        ({"cv": "LOO"}, "The 'cv' parameter"),
         ({"scoring": "unknown"}, "The 'scoring' parameter"),
     ],
 )
