@@ -80,15 +80,14 @@ class Kernel(NamedTuple):
         others = 2 + 2 * (self.additive > 0)
         return others + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
 
-    def smooth(self, x, z):
+    def smooth(self, x, z, out=None):
         """Return the part that decays with the distance, (m, n)."""
         x, z = x * np.sqrt(self.rho), z * np.sqrt(self.rho)
-        found = x @ z.T
-        found *= 2
-        found -= np.sum(x**2, axis=1)[:, None]
-        found -= np.sum(z**2, axis=1)
+        of_x, of_z = (np.sum(a**2, axis=1) / -2 for a in (x, z))
+        left = np.column_stack([x, of_x, np.ones_like(of_x)])
+        right = np.column_stack([z, np.ones_like(of_z), of_z])
+        found = np.matmul(left, right.T, out=out)
         np.minimum(found, 0, out=found)
-        found /= 2
         return np.exp(found, out=found)
 
     def between(self, x, z):
@@ -110,18 +109,6 @@ class Kernel(NamedTuple):
         """Return the variances of the values at rows, over v, before the fit, (m,)."""
         slope = self.slope * (1 + np.sum(x**2, axis=1))
         return 1 + self.additive * len(self.rho) + slope
-
-
-def pairs_of(x):
-    """Return the squared distances of pairs of rows in each feature, and memory.
-
-    Of shape (2, d, n (n - 1) / 2): new memory at each evaluation would take longer to
-    get than to fill.
-    """
-    pairs = np.empty((2, x.shape[1], len(x) * (len(x) - 1) // 2))
-    for j, own in enumerate(pairs[0]):
-        own[:] = pdist(x[:, [j]], "sqeuclidean")
-    return pairs
 
 
 class GaussianProcess(NamedTuple):
@@ -240,8 +227,7 @@ def search(rows, order, features, noises, is_worth, picks, **words):
     found = fitted(Kernel.of(logs), *part, **words)
     if not (found and is_worth(found, few)):
         return ()
-    of_pairs = part[0] if logs[-3] > -math.inf else part[0][:, :0]
-    found = best_kernel(logs, *part, pairs_of(of_pairs), _LAST_STEPS)
+    found = best_kernel(logs, *part, _LAST_STEPS)
     found = fitted(Kernel.of(found.x), *rows, **words)
     return found if found and is_worth(found, np.arange(len(order))) else ()
 
@@ -283,24 +269,27 @@ def first_kernel(x, y, count, choices, noises):
     starts = []
     for columns in choices:
         z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
-        lengths, own, of_single = np.array(_LENGTHS) * math.sqrt(d), [], pairs_of(z)
-        linear = np.eye(len(z)) + _FIRST * (1 + z @ z.T)
-        for squares in of_single[0]:
+        kinds = [(-math.inf, LogDensity(z, y, count, singles=False))]
+        of_singles = LogDensity(z, y, count, singles=True)
+        if d > 1:  # a single feature has its function already
+            kinds.append((math.log(_FIRST), of_singles))
+        lengths, own = np.array(_LENGTHS) * math.sqrt(d), []
+        linear = np.eye(len(z)) + _FIRST * of_singles.linear
+        for squares in of_singles.squares:
             for i, rho in enumerate(lengths**-2.0):
-                alone = squareform(np.exp(-rho / 2 * squares), checks=False) + linear
+                alone = squareform(np.exp(-rho / 2 * squares), checks=False)
+                alone += linear
                 root = factor(alone, NOISES[-1] / count, overwrite=True)
                 square = max(np.sum(root.solve(y) * y), _TINY)
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
             own.append(lengths[np.argmin(value)])
-        kinds = [(-math.inf, pairs_of(z[:, :0])), (math.log(_FIRST), of_single)]
-        kinds = kinds[:d]  # a single feature has its function already
         cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
-        for length, noise, (mu, pairs) in product([*lengths, own], noises, kinds):
+        for length, noise, (mu, density) in product([*lengths, own], noises, kinds):
             rho = -2 * np.log(np.broadcast_to(length, d))
             others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
-            logs, data = np.append(rho, others), (z, y, count, pairs)
-            least = evidence_and_slope(logs, *data, value_only=True) + cost
-            found.append((least, logs, data, columns, cost))
+            logs = np.append(rho, others)
+            least = density(logs, value_only=True) + cost
+            found.append((least, logs, columns, cost))
         # Picked features are tried where they begin better than all of them.
         n_own, least = len(noises) * len(kinds), min((s[0] for s in starts), default=0)
         kept = [found] if starts else [found[:-n_own], found[-n_own:]]
@@ -308,23 +297,23 @@ def first_kernel(x, y, count, choices, noises):
         starts += [one for one in kept if not starts or one[0] <= least]
 
     def searched(start, steps=_FIRST_STEPS):
-        """Return a start after some steps, with memory of this thread."""
-        _, logs, (*given, (squares, _)), columns, cost = start
-        found = best_kernel(logs, *given, (squares, np.empty_like(squares)), steps)
-        return found.fun + cost, found.x, start[2], columns, cost
+        _, logs, columns, cost = start
+        found = best_kernel(logs, x[:, columns], y, count, steps)
+        return found.fun + cost, found.x, columns, cost
 
     # Most end at the same kernel: after some steps the best one goes on alone.
     found = side_by_side(searched, starts, _FIRST_STEPS * len(x) ** 3)
-    _, logs, _, columns, _ = searched(min(found, key=itemgetter(0)), _MOST_STEPS)
+    _, logs, columns, _ = searched(min(found, key=itemgetter(0)), _MOST_STEPS)
     return logs, columns
 
 
-def best_kernel(start, x, y, count, pairs, steps):
+def best_kernel(start, x, y, count, steps):
     """Return the result of a search from a kernel, given by logarithms.
 
     It ends when three iterations raise the log density of all rows by less than a
     chosen penalty costs. One says little: the first step is short, whatever it gains.
     """
+    singles = start[-3] > -math.inf
     least = [-20.0] * (x.shape[1] + 1) + [-16.0, -16.0, _LEAST_LOG_NOISE]
     bounds = [(log, 12.0) for log in least]
     start = np.clip(start, *np.transpose(bounds))
@@ -336,54 +325,80 @@ def best_kernel(start, x, y, count, pairs, steps):
             raise StopIteration
 
     given = {"bounds": bounds, "options": {"maxiter": steps}, "callback": after_step}
-    data = x, y, count, pairs
-    found = minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
-    if not len(pairs[0]):  # no functions of single features
+    density = LogDensity(x, y, count, singles)
+    found = minimize(density, start, method="L-BFGS-B", jac=True, **given)
+    if not singles:
         found.x[-3] = -math.inf
     return found
 
 
-def evidence_and_slope(logs, x, y, count, pairs, value_only=False):
-    """Return minus the log density per row and its derivatives in the logarithms.
+class LogDensity:
+    """Minus the log density per row, and its derivatives, of logarithms of a kernel.
 
     It is the density of the targets, and of the length scales by their prior. Functions
-    of single features have the :func:`pairs_of` these. With ``value_only`` the inverse
-    of C, most of the work, is spared.
+    of ``singles`` are part of the kernel, or not. Large arrays are kept: new memory at
+    each evaluation would take longer to get than to fill.
     """
-    kernel, (n, k), (squares, parts) = Kernel.of(logs), y.shape, pairs
-    smooth = kernel.smooth(x, x)
-    c = smooth + kernel.slope * (1 + x @ x.T)
-    n_singles = len(squares)
-    if n_singles:
-        np.exp(np.multiply(squares, -kernel.nu / 2, out=parts), out=parts)
-        c += kernel.additive * squareform(np.sum(parts, axis=0))
-        c[np.diag_indices(n)] += kernel.additive * n_singles
-    found = factor(c, kernel.noise / count, overwrite=True)
-    if not np.isfinite(found.root[-1, -1]):
-        return math.inf if value_only else (math.inf, np.zeros_like(logs))
-    a = found.solve(y)
-    v = max(np.sum(a * y) / (n * k), _TINY)
-    value = n * k * math.log(v) + k * found.log_det
-    value = (value + np.sum(np.log1p(kernel.rho / SWITCHED_OFF))) / (2 * n)
-    if value_only:
-        return value
-    w = found.inverse()
-    w *= -k
-    w += (a / v) @ a.T
-    diagonal = np.einsum("ii->i", w) / count
-    of_nu = of_additive = 0.0
-    if n_singles:  # each pair stands for two entries
-        of_pairs = 2 * kernel.additive * squareform(w, checks=False)
-        of_additive = kernel.additive * n_singles * np.trace(w)
-        of_additive += np.sum(parts @ of_pairs)
-        parts *= squares
-        of_nu = -kernel.nu / 2 * np.sum(parts @ of_pairs)
-    ones, wx = np.sum(w), w @ x
-    of_slope = kernel.slope * (ones + np.sum(x * wx))
-    w *= smooth
-    row = np.sum(w, axis=1)
-    of_rho = -kernel.rho * (row @ x**2 - np.sum(x * (w @ x), axis=0))
-    of_rho -= kernel.rho / (kernel.rho + SWITCHED_OFF)
-    of_noise = kernel.noise * np.sum(diagonal)
-    slope = np.concatenate([of_rho, [of_nu, of_additive, of_slope, of_noise]])
-    return value, -slope / (2 * n)
+
+    def __init__(self, x, y, count, singles):
+        self.x, self.y, self.count = x, y, count
+        self.linear, self.memory = 1 + x @ x.T, np.empty((2, len(x), len(x)))
+        columns = x.T[:, :, None] if singles else ()
+        self.squares = [pdist(own, "sqeuclidean") for own in columns]  # (d, pairs)
+
+    def __call__(self, logs, value_only=False):
+        """Return both; with ``value_only`` most of the work is spared."""
+        kernel, (n, k), (smooth, c) = Kernel.of(logs), self.y.shape, self.memory
+        # 1. The covariance of the targets.
+        kernel.smooth(self.x, self.x, out=smooth)
+        np.multiply(self.linear, kernel.slope, out=c)
+        c += smooth
+        if self.squares:
+            of_pairs, moments = self._of_singles(kernel.nu)
+            c += squareform(kernel.additive * of_pairs, checks=False)
+            np.einsum("ii->i", c)[...] += kernel.additive * len(self.squares)
+        found = factor(c, kernel.noise / self.count, overwrite=True)
+        if not np.isfinite(found.root[-1, -1]):
+            return math.inf if value_only else (math.inf, np.zeros_like(logs))
+        # 2. The density at the scale v at which it is highest.
+        a = found.solve(self.y)
+        v = max(np.sum(a * self.y) / (n * k), _TINY)
+        value = n * k * math.log(v) + k * found.log_det
+        value = (value + np.sum(np.log1p(kernel.rho / SWITCHED_OFF))) / (2 * n)
+        if value_only:
+            return value
+        # 3. Its derivatives, sums over half of W: w + w^T is the whole.
+        w = found.density_slope(a / math.sqrt(v))
+        diagonal = 2 * np.einsum("ii->i", w)
+        of_nu = of_additive = 0.0
+        if self.squares:
+            halves = 2 * kernel.additive * squareform(w.T, checks=False)
+            of_additive = kernel.additive * len(self.squares) * np.sum(diagonal)
+            of_additive += of_pairs @ halves
+            of_nu = -kernel.nu / 2 * (moments @ halves)
+        of_slope = 2 * kernel.slope * np.vdot(w.T, self.linear)
+        w *= smooth.T
+        row = np.sum(w, axis=0) + np.sum(w, axis=1)
+        of_rho = 2 * np.sum(self.x * (w @ self.x), axis=0) - row @ self.x**2
+        of_rho = kernel.rho * of_rho - kernel.rho / (kernel.rho + SWITCHED_OFF)
+        of_noise = kernel.noise * np.sum(diagonal / self.count)
+        slope = np.concatenate([of_rho, [of_nu, of_additive, of_slope, of_noise]])
+        return value, -slope / (2 * n)
+
+    def _of_singles(self, nu):
+        """Return the sums over the features of ``exp(-nu s / 2)`` and ``s`` times it.
+
+        Pairs with the squared distances s of a feature are as many as stay in cache.
+        """
+        n, size = len(self.squares[0]), BLOCK_FLOATS // 8
+        found, part = np.zeros((2, n)), np.empty(size)
+        for start in range(0, n, size):
+            values, moments = found[:, start : start + size]
+            of_block = part[: len(values)]
+            for squares in self.squares:
+                own = squares[start : start + size]
+                np.exp(np.multiply(own, -nu / 2, out=of_block), out=of_block)
+                values += of_block
+                of_block *= own
+                moments += of_block
+        return found
