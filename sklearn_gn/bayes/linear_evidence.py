@@ -6,7 +6,7 @@ the centred :math:`X^T W X`, or with fewer rows than features of the centred
 eigenvectors and :math:`\rho = \alpha / \beta`,
 
 .. math::
-    R(\rho) = y^T W y - \sum_j \frac{p_j^2}{\lambda_j + \rho}, \qquad
+    R(\rho) = R(0) + \sum_j \frac{\rho \, p_j^2}{\lambda_j (\lambda_j + \rho)}, \qquad
     \beta = \frac{n_{eff} - 1}{R(\rho)}, \qquad
     \gamma = \sum_j \frac{\lambda_j}{\lambda_j + \rho},
 
@@ -24,13 +24,13 @@ from scipy.optimize import minimize_scalar
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import stacking
 from sklearn_gn.bayes.evidence import LARGEST, parameters_of_penalties
-from sklearn_gn.bayes.evidence_gn import RegularisedLayers
+from sklearn_gn.bayes.evidence_gn import EXACT, RegularisedLayers
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows, value_variances
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, eigenpairs_of_rows
 from sklearn_gn.optim.solver import Rows
 
-_GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
+_GRID = np.linspace(-72.0, 18.0, 181)  # logarithms of rho over the mean eigenvalue
 
 
 class LinearModel(NamedTuple):
@@ -159,19 +159,19 @@ def linear_model(rows, n_effective):
     found = (_moments_of_chunks if of_chunks else _moments)(rows, n_effective)
     if found is None:
         return None
-    x_mean, y_mean, values, vectors, cross, total = found
-    k, projections = len(y_mean), vectors.T @ cross
-    if not (total > 0 and np.max(values, initial=0) > 0 and n_effective > 1):
+    x_mean, y_mean, values, vectors, projections, total, rest = found
+    if not (total > 0 and len(values) and n_effective > 1):
         return None
     # The log evidence as a function of rho, with k targets; see the module.
-    squares, freedom = np.sum(projections**2, axis=1), k * (n_effective - 1)
-    floor = total * np.finfo(np.float64).eps  # residuals are rounding errors
-    if not (floor > 0 and math.isfinite(freedom / floor)):
+    k, squares = len(y_mean), np.sum(projections**2, axis=1)
+    freedom, rest = k * (n_effective - 1), max(rest, EXACT * total)
+    if not (rest > 0 and math.isfinite(freedom / rest)):
         return None  # squares of the targets are no floats
 
     def beta(rho):
-        explained = np.sum(squares / (values + rho[..., None]), axis=-1)
-        return freedom / np.maximum(total - explained, floor)
+        rho = rho[..., None]
+        shrinkage = np.sum(squares / values * (rho / (values + rho)), axis=-1)
+        return freedom / (rest + shrinkage)
 
     def log_evidence(log_rho):
         rho = np.exp(log_rho)
@@ -204,15 +204,22 @@ def linear_model(rows, n_effective):
 
 
 def _moments(rows, n_effective):
-    """Return means, eigenpairs of x^T x, x^T y and y^T y of centred rows, or None."""
+    """Return what the evidence takes of some rows in memory, or None.
+
+    That is the means, eigenpairs of x^T x of centred rows, projections of x^T y on
+    them, y^T y, and the part of it that least squares leave.
+    """
     n, d = rows.x.shape
     if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
         return None
     x_mean, y_mean = rows.weight @ rows.x, rows.weight @ rows.y
     root = np.sqrt(n_effective * rows.weight)[:, None]
     x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
-    values, vectors = eigenpairs_of_rows(x)
-    return x_mean, y_mean, values, vectors, x.T @ y, float(np.sum(y**2))
+    values, vectors = _without_null(*eigenpairs_of_rows(x))
+    projections = vectors.T @ (x.T @ y)
+    rest = y - x @ (vectors @ (projections / values[:, None]))
+    squares = float(np.sum(y**2)), float(np.sum(rest**2))
+    return x_mean, y_mean, values, vectors, projections, *squares
 
 
 def _moments_of_chunks(rows, n_effective):
@@ -223,9 +230,18 @@ def _moments_of_chunks(rows, n_effective):
     gram = rows.reduce(_products, None)
     mean = gram[0, 1:] / gram[0, 0]
     gram = n_effective * (gram[1:, 1:] - gram[0, 0] * np.outer(mean, mean))
-    values, vectors = eigenpairs(gram[:d, :d])
-    values, total = np.maximum(values, 0), max(float(np.trace(gram[d:, d:])), 0.0)
-    return mean[:d], mean[d:], values, vectors, gram[:d, d:], total
+    values, vectors = _without_null(*eigenpairs(gram[:d, :d]))
+    projections, total = vectors.T @ gram[:d, d:], float(np.trace(gram[d:, d:]))
+    explained = float(np.sum(projections**2 / values[:, None]))
+    rest = max(total - explained, total * np.finfo(np.float64).eps)  # rounding errors
+    return mean[:d], mean[d:], values, vectors, projections, total, rest
+
+
+def _without_null(values, vectors):
+    """Return the eigenpairs along which features vary by more than rounding errors."""
+    least = len(values) * np.finfo(np.float64).eps * np.max(values, initial=0)
+    kept = values > least
+    return values[kept], vectors[:, kept]
 
 
 def _products(_, rows):

@@ -218,7 +218,8 @@ def of_targets(members, rows, some, options):
         leverage = member.net.beta * posterior_variances(member, some.x)
         given = member.values(some.x), leverage, some, n_effective
         errors, factors = laplace.left_out_errors(*given)
-        left_out = errors, factors / member.net.beta
+        # An error is a residual times a factor, which is rounded.
+        left_out = errors, factors * (1 / member.net.beta + evidence_gn.EXACT * factors)
         seen.append(member._replace(known=member.known._replace(left_out=left_out)))
     for kind in dict.fromkeys(member.model.activations for member in seen):
         own = [m for m in seen if m.model.activations == kind]
