@@ -269,13 +269,11 @@ def first_kernel(x, y, count, choices, noises):
     starts = []
     for columns in choices:
         z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
-        kinds = [(-math.inf, LogDensity(z, y, count, singles=False))]
-        of_singles = LogDensity(z, y, count, singles=True)
-        if d > 1:  # a single feature has its function already
-            kinds.append((math.log(_FIRST), of_singles))
+        density = LogDensity(z, y, count, singles=True)
+        kinds = (-math.inf, math.log(_FIRST))[:d]  # one has its function already
         lengths, own = np.array(_LENGTHS) * math.sqrt(d), []
-        linear = np.eye(len(z)) + _FIRST * of_singles.linear
-        for squares in of_singles.squares:
+        linear = np.eye(len(z)) + _FIRST * density.linear
+        for squares in density.squares:
             for i, rho in enumerate(lengths**-2.0):
                 alone = squareform(np.exp(-rho / 2 * squares), checks=False)
                 alone += linear
@@ -284,7 +282,7 @@ def first_kernel(x, y, count, choices, noises):
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
             own.append(lengths[np.argmin(value)])
         cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
-        for length, noise, (mu, density) in product([*lengths, own], noises, kinds):
+        for length, mu, noise in product([*lengths, own], kinds, noises):
             rho = -2 * np.log(np.broadcast_to(length, d))
             others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
             logs = np.append(rho, others)
@@ -337,7 +335,8 @@ class LogDensity:
 
     It is the density of the targets, and of the length scales by their prior. Functions
     of ``singles`` are part of the kernel, or not. Large arrays are kept: new memory at
-    each evaluation would take longer to get than to fill.
+    each evaluation would take longer to get than to fill, and kernels with the lengths
+    of the one before have its exponentials.
     """
 
     def __init__(self, x, y, count, singles):
@@ -345,16 +344,20 @@ class LogDensity:
         self.linear, self.memory = 1 + x @ x.T, np.empty((2, len(x), len(x)))
         columns = x.T[:, :, None] if singles else ()
         self.squares = [pdist(own, "sqeuclidean") for own in columns]  # (d, pairs)
+        self.lengths, self.of_singles = None, None  # of the last kernel
 
     def __call__(self, logs, value_only=False):
         """Return both; with ``value_only`` most of the work is spared."""
         kernel, (n, k), (smooth, c) = Kernel.of(logs), self.y.shape, self.memory
         # 1. The covariance of the targets.
-        kernel.smooth(self.x, self.x, out=smooth)
+        if not np.array_equal(logs[:-3], self.lengths):
+            kernel.smooth(self.x, self.x, out=smooth)
+            self.lengths = logs[:-3].copy()
+            self.of_singles = self._of_singles(kernel.nu) if self.squares else None
         np.multiply(self.linear, kernel.slope, out=c)
         c += smooth
         if self.squares:
-            of_pairs, moments = self._of_singles(kernel.nu)
+            of_pairs, moments = self.of_singles
             c += squareform(kernel.additive * of_pairs, checks=False)
             np.einsum("ii->i", c)[...] += kernel.additive * len(self.squares)
         found = factor(c, kernel.noise / self.count, overwrite=True)
