@@ -96,20 +96,15 @@ class Kernel(NamedTuple):
         found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
         if self.additive > 0:
             # One feature and the sum of all stay in the cache.
-            n_rows, root = max(1, BLOCK_FLOATS // 2 // len(z)), math.sqrt(self.nu / 2)
+            n_rows = max(1, BLOCK_FLOATS // 2 // len(z))
+            alone = Kernel(self.nu, 0.0, 0.0, 0.0, 0.0)
             for start in range(0, len(x), n_rows):
-                rows, total = slice(start, start + n_rows), 0.0
-                for own, others in zip(root * x[rows].T, root * z.T, strict=True):
-                    part = np.subtract.outer(own, others)
-                    np.negative(np.square(part, out=part), out=part)
-                    total += np.exp(part, out=part)
-                found[rows] += self.additive * total
+                rows = slice(start, start + n_rows)
+                pairs = zip(x[rows].T[:, :, None], z.T[:, :, None], strict=True)
+                found[rows] += self.additive * sum(
+                    alone.smooth(*pair) for pair in pairs
+                )
         return found
-
-    def prior(self, x):
-        """Return the variances of the values at rows, over v, before the fit, (m,)."""
-        slope = self.slope * (1 + np.sum(x**2, axis=1))
-        return 1 + self.additive * len(self.rho) + slope
 
 
 class GaussianProcess(NamedTuple):
@@ -139,9 +134,11 @@ class GaussianProcess(NamedTuple):
 
     def variances(self, root, x):
         """Return the variances of the values at rows, (m, 1)."""
-        x = x[:, self.columns]
-        known = root.variances(self.kernel.between(self.x, x))
-        return self.scale * np.maximum(self.kernel.prior(x) - known, 0)[:, None]
+        x, kernel = x[:, self.columns], self.kernel
+        before = kernel.slope * (1 + np.sum(x**2, axis=1))
+        before += 1 + kernel.additive * len(kernel.rho)
+        known = root.variances(kernel.between(self.x, x))
+        return self.scale * np.maximum(before - known, 0)[:, None]
 
 
 def sums_of_single(nu, x, z, theta):
@@ -236,8 +233,7 @@ def selected(x, y, count, features):
     """Return the numbers of the features that a linear model needs, in their order.
 
     They are added one by one as long as the extended Bayesian information criterion
-    falls (Chen and Chen, 2008): few rows do not show which of very many features a
-    process with a length scale for each should forget.
+    falls (Chen and Chen, 2008).
     """
     features, root = np.sort(features), np.sqrt(count)[:, None]
     z, rest = (root * (a - count @ a / np.sum(count)) for a in (x[:, features], y))
@@ -320,9 +316,8 @@ def best_kernel(start, x, y, count, steps):
 class LogDensity:
     """Minus the log density per row, and its derivatives, of logarithms of a kernel.
 
-    It is the density of the targets, and of the length scales by their prior. Functions
-    of ``singles`` are part of the kernel, or not. Large arrays are kept: new memory at
-    each evaluation would take longer to get than to fill, and kernels with the lengths
+    It is that of the targets, and of the length scales by their prior. Large arrays are
+    kept: new memory would take longer to get than to fill, and kernels with the lengths
     of the one before have its exponentials.
     """
 

@@ -64,10 +64,9 @@ class LinearModel(NamedTuple):
 def beats(linear, net, covariance, rows, n_effective):
     """Whether rows that are left out prefer the linear model to a network.
 
-    Penalties that the rows have chosen cost a model log density: of two that they do
-    not tell apart, the linear one is better. Where some of many rows are left out, the
-    gain of the network is known to a standard error, which does not count for it.
-    ``covariance`` belongs to the network's parameters.
+    Penalties that the rows have chosen cost a model log density. Where some of many
+    rows are left out, the gain of the network is known to a standard error, which does
+    not count for it. ``covariance`` belongs to the network's parameters.
     """
     x, _, weight = some = left_out_rows(rows)
 
@@ -159,12 +158,22 @@ def linear_model(rows, n_effective):
     found = (_moments_of_chunks if of_chunks else _moments)(rows, n_effective)
     if found is None:
         return None
-    x_mean, y_mean, values, vectors, projections, total, rest = found
-    if not (total > 0 and len(values) and n_effective > 1):
+    x_mean, y_mean, values, vectors, cross, total, *centred = found
+    # Along others the features vary by rounding errors.
+    eps = np.finfo(np.float64).eps
+    kept = values > len(values) * eps * np.max(values, initial=0)
+    if not (total > 0 and np.any(kept) and n_effective > 1):
         return None
+    values, vectors = values[kept], vectors[:, kept]
+    # What least squares leave: of sums alone rounding errors, of rows exact.
+    projections = vectors.T @ cross
+    slopes, k = vectors @ (projections / values[:, None]), len(y_mean)
+    rest = max(total - float(np.sum(cross * slopes)), eps * total)
+    if centred:
+        x, y = centred
+        rest = max(float(np.sum((y - x @ slopes) ** 2)), EXACT * total)
     # The log evidence as a function of rho, with k targets; see the module.
-    k, squares = len(y_mean), np.sum(projections**2, axis=1)
-    freedom, rest = k * (n_effective - 1), max(rest, EXACT * total)
+    squares, freedom = np.sum(projections**2, axis=1), k * (n_effective - 1)
     if not (rest > 0 and math.isfinite(freedom / rest)):
         return None  # squares of the targets are no floats
 
@@ -204,44 +213,27 @@ def linear_model(rows, n_effective):
 
 
 def _moments(rows, n_effective):
-    """Return what the evidence takes of some rows in memory, or None.
-
-    That is the means, eigenpairs of x^T x of centred rows, projections of x^T y on
-    them, y^T y, and the part of it that least squares leave.
-    """
+    """Return means, eigenpairs of x^T x, x^T y, y^T y, and centred rows, or None."""
     n, d = rows.x.shape
     if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
         return None
     x_mean, y_mean = rows.weight @ rows.x, rows.weight @ rows.y
     root = np.sqrt(n_effective * rows.weight)[:, None]
     x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
-    values, vectors = _without_null(*eigenpairs_of_rows(x))
-    projections = vectors.T @ (x.T @ y)
-    rest = y - x @ (vectors @ (projections / values[:, None]))
-    squares = float(np.sum(y**2)), float(np.sum(rest**2))
-    return x_mean, y_mean, values, vectors, projections, *squares
+    values, vectors = eigenpairs_of_rows(x)
+    return x_mean, y_mean, values, vectors, x.T @ y, float(np.sum(y**2)), x, y
 
 
 def _moments_of_chunks(rows, n_effective):
-    """Return the same from sums, centred by the means."""
+    """Return the same from sums, centred by the means, without the rows."""
     d = rows.sample.x.shape[1]
     if d > LARGEST_DENSE:
         return None
     gram = rows.reduce(_products, None)
     mean = gram[0, 1:] / gram[0, 0]
     gram = n_effective * (gram[1:, 1:] - gram[0, 0] * np.outer(mean, mean))
-    values, vectors = _without_null(*eigenpairs(gram[:d, :d]))
-    projections, total = vectors.T @ gram[:d, d:], float(np.trace(gram[d:, d:]))
-    explained = float(np.sum(projections**2 / values[:, None]))
-    rest = max(total - explained, total * np.finfo(np.float64).eps)  # rounding errors
-    return mean[:d], mean[d:], values, vectors, projections, total, rest
-
-
-def _without_null(values, vectors):
-    """Return the eigenpairs along which features vary by more than rounding errors."""
-    least = len(values) * np.finfo(np.float64).eps * np.max(values, initial=0)
-    kept = values > least
-    return values[kept], vectors[:, kept]
+    total = max(float(np.trace(gram[d:, d:])), 0.0)
+    return mean[:d], mean[d:], *eigenpairs(gram[:d, :d]), gram[:d, d:], total
 
 
 def _products(_, rows):
