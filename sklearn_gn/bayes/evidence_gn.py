@@ -299,9 +299,8 @@ def updated(model, state, options):
     elif state.iteration >= FIRST_UPDATE:
         progress, rise = state.progress, least_rise(state, options)
         waited = 0 if value > progress.highest + rise else progress.waited + 1
-        progress = progress._replace(
-            highest=max(value, progress.highest), waited=waited
-        )
+        highest = max(value, progress.highest)
+        progress = progress._replace(highest=highest, waited=waited)
         estimated = alpha_method(state.sums.gram) == "lanczos"
         if waited >= (_PATIENCE_OF_ESTIMATES if estimated else PATIENCE):
             # The damping may be what holds the fit: once more with little of it.

@@ -31,8 +31,9 @@ Machine Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
+from functools import partial
 from itertools import product
-from operator import itemgetter
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -80,15 +81,14 @@ class Kernel(NamedTuple):
         others = 2 + 2 * (self.additive > 0)
         return others + float(np.sum(self.rho / (self.rho + SWITCHED_OFF)))
 
-    def smooth(self, x, z):
+    def smooth(self, x, z, out=None):
         """Return the part that decays with the distance, (m, n)."""
         x, z = x * np.sqrt(self.rho), z * np.sqrt(self.rho)
-        found = x @ z.T
-        found *= 2
-        found -= np.sum(x**2, axis=1)[:, None]
-        found -= np.sum(z**2, axis=1)
+        of_x, of_z = (np.sum(a**2, axis=1) / -2 for a in (x, z))
+        left = np.column_stack([x, of_x, np.ones_like(of_x)])
+        right = np.column_stack([z, np.ones_like(of_z), of_z])
+        found = np.matmul(left, right.T, out=out)
         np.minimum(found, 0, out=found)
-        found /= 2
         return np.exp(found, out=found)
 
     def between(self, x, z):
@@ -96,32 +96,15 @@ class Kernel(NamedTuple):
         found = self.smooth(x, z) + self.slope * (1 + x @ z.T)
         if self.additive > 0:
             # One feature and the sum of all stay in the cache.
-            n_rows, root = max(1, BLOCK_FLOATS // 2 // len(z)), math.sqrt(self.nu / 2)
+            n_rows = max(1, BLOCK_FLOATS // 2 // len(z))
+            alone = Kernel(self.nu, 0.0, 0.0, 0.0, 0.0)
             for start in range(0, len(x), n_rows):
-                rows, total = slice(start, start + n_rows), 0.0
-                for own, others in zip(root * x[rows].T, root * z.T, strict=True):
-                    part = np.subtract.outer(own, others)
-                    np.negative(np.square(part, out=part), out=part)
-                    total += np.exp(part, out=part)
-                found[rows] += self.additive * total
+                rows = slice(start, start + n_rows)
+                pairs = zip(x[rows].T[:, :, None], z.T[:, :, None], strict=True)
+                found[rows] += self.additive * sum(
+                    alone.smooth(*pair) for pair in pairs
+                )
         return found
-
-    def prior(self, x):
-        """Return the variances of the values at rows, over v, before the fit, (m,)."""
-        slope = self.slope * (1 + np.sum(x**2, axis=1))
-        return 1 + self.additive * len(self.rho) + slope
-
-
-def pairs_of(x):
-    """Return the squared distances of pairs of rows in each feature, and memory.
-
-    Of shape (2, d, n (n - 1) / 2): new memory at each evaluation would take longer to
-    get than to fill.
-    """
-    pairs = np.empty((2, x.shape[1], len(x) * (len(x) - 1) // 2))
-    for j, own in enumerate(pairs[0]):
-        own[:] = pdist(x[:, [j]], "sqeuclidean")
-    return pairs
 
 
 class GaussianProcess(NamedTuple):
@@ -151,9 +134,11 @@ class GaussianProcess(NamedTuple):
 
     def variances(self, root, x):
         """Return the variances of the values at rows, (m, 1)."""
-        x = x[:, self.columns]
-        known = root.variances(self.kernel.between(self.x, x))
-        return self.scale * np.maximum(self.kernel.prior(x) - known, 0)[:, None]
+        x, kernel = x[:, self.columns], self.kernel
+        before = kernel.slope * (1 + np.sum(x**2, axis=1))
+        before += 1 + kernel.additive * len(kernel.rho)
+        known = root.variances(kernel.between(self.x, x))
+        return self.scale * np.maximum(before - known, 0)[:, None]
 
 
 def sums_of_single(nu, x, z, theta):
@@ -224,24 +209,22 @@ def search(rows, order, features, noises, is_worth, picks, **words):
     """Return the :class:`FittedProcess` of highest evidence, or ``()``.
 
     The rows, with counts as weights, are searched in a random ``order``. The process
-    sees ``features``, numbers of some, unless it ``picks`` from very many, or those of
-    them that :func:`selected` returns. The ``noises`` are first variances. A process of
-    some rows, and the numbers of these, are handed to ``is_worth``: if it is, the
-    search goes on, and a process of all rows is asked too.
+    sees ``features``, numbers of some, or if it ``picks`` from very many those that
+    :func:`selected` returns. The ``noises`` are first variances. A process of some
+    rows, and the numbers of these, are handed to ``is_worth``: if it is, the search
+    goes on, and a process of all rows is asked too.
     """
-    choices = () if picks else tuple(sorted(features)), selected(*rows, features)
-    choices = list(filter(None, dict.fromkeys(choices)))
-    if not choices:
+    columns = selected(*rows, features) if picks else tuple(sorted(features))
+    if not columns:
         return ()
-    first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-    logs, columns = first_kernel(*(a[first] for a in rows), choices, noises)
     words["columns"], rows = columns, (rows[0][:, columns], *rows[1:])
+    first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
+    logs = first_kernel(*(a[first] for a in rows), noises)
     part = [a[few] for a in rows]
     found = fitted(Kernel.of(logs), *part, **words)
     if not (found and is_worth(found, few)):
         return ()
-    of_pairs = part[0] if logs[-3] > -math.inf else part[0][:, :0]
-    found = best_kernel(logs, *part, pairs_of(of_pairs), _LAST_STEPS)
+    found = best_kernel(logs, *part, _LAST_STEPS)
     found = fitted(Kernel.of(found.x), *rows, **words)
     return found if found and is_worth(found, np.arange(len(order))) else ()
 
@@ -250,8 +233,7 @@ def selected(x, y, count, features):
     """Return the numbers of the features that a linear model needs, in their order.
 
     They are added one by one as long as the extended Bayesian information criterion
-    falls (Chen and Chen, 2008): few rows do not show which of very many features a
-    process with a length scale for each should forget.
+    falls (Chen and Chen, 2008).
     """
     features, root = np.sort(features), np.sqrt(count)[:, None]
     z, rest = (root * (a - count @ a / np.sum(count)) for a in (x[:, features], y))
@@ -271,60 +253,48 @@ def selected(x, y, count, features):
     return tuple(features[np.sort(found)].tolist()) if found else ()
 
 
-def first_kernel(x, y, count, choices, noises):
-    """Return logarithms and features of the kernel of highest evidence for few rows.
+def first_kernel(x, y, count, noises):
+    """Return the logarithms of the kernel of highest evidence for few rows.
 
-    The kernels see one of the ``choices`` of features, of which the second has the cost
-    of being picked. All features have one of some lengths at first, or each the one at
-    which it explains most alone: where one of many oscillates, all short lengths
-    together tell nothing. With functions of their own or without is decided by the
-    first evidence; a single one has its function.
+    All features have one of some lengths at first, or each the one at which it explains
+    most alone: where one of many oscillates, all short lengths together tell nothing.
+    With functions of their own or without is decided by the first evidence; a single
+    one has its function.
     """
-    starts = []
-    for columns in choices:
-        z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
-        lengths, own, of_single = np.array(_LENGTHS) * math.sqrt(d), [], pairs_of(z)
-        linear = np.eye(len(z)) + _FIRST * (1 + z @ z.T)
-        for squares in of_single[0]:
-            for i, rho in enumerate(lengths**-2.0):
-                alone = squareform(np.exp(-rho / 2 * squares), checks=False) + linear
-                root = factor(alone, NOISES[-1] / count, overwrite=True)
-                square = max(np.sum(root.solve(y) * y), _TINY)
-                value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
-            own.append(lengths[np.argmin(value)])
-        kinds = [(-math.inf, pairs_of(z[:, :0])), (math.log(_FIRST), of_single)]
-        kinds = kinds[:d]  # a single feature has its function already
-        cost, found = len(starts) and d * math.log(x.shape[1]) / len(x), []
-        for length, noise, (mu, pairs) in product([*lengths, own], noises, kinds):
+    density, d = LogDensity(x, y, count, singles=True), x.shape[1]
+    lengths, own, value = np.array(_LENGTHS) * math.sqrt(d), [], np.zeros(len(_LENGTHS))
+    linear = np.eye(len(x)) + _FIRST * density.linear
+    for squares in density.squares:
+        for i, rho in enumerate(lengths**-2.0):
+            alone = squareform(np.exp(-rho / 2 * squares), checks=False)
+            alone += linear
+            root = factor(alone, NOISES[-1] / count, overwrite=True)
+            square = max(np.sum(root.solve(y) * y), _TINY)
+            value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
+        own.append(lengths[np.argmin(value)])
+
+    def best_start(lengths):
+        kinds, starts = (-math.inf, math.log(_FIRST))[:d], []
+        for length, mu, noise in product(lengths, kinds, noises):
             rho = -2 * np.log(np.broadcast_to(length, d))
             others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
-            logs, data = np.append(rho, others), (z, y, count, pairs)
-            least = evidence_and_slope(logs, *data, value_only=True) + cost
-            found.append((least, logs, data, columns, cost))
-        # Picked features are tried where they begin better than all of them.
-        n_own, least = len(noises) * len(kinds), min((s[0] for s in starts), default=0)
-        kept = [found] if starts else [found[:-n_own], found[-n_own:]]
-        kept = [min(part, key=itemgetter(0)) for part in kept]
-        starts += [one for one in kept if not starts or one[0] <= least]
+            starts.append(np.append(rho, others))
+        return min(starts, key=partial(density, value_only=True))
 
-    def searched(start, steps=_FIRST_STEPS):
-        """Return a start after some steps, with memory of this thread."""
-        _, logs, (*given, (squares, _)), columns, cost = start
-        found = best_kernel(logs, *given, (squares, np.empty_like(squares)), steps)
-        return found.fun + cost, found.x, start[2], columns, cost
-
-    # Most end at the same kernel: after some steps the best one goes on alone.
-    found = side_by_side(searched, starts, _FIRST_STEPS * len(x) ** 3)
-    _, logs, _, columns, _ = searched(min(found, key=itemgetter(0)), _MOST_STEPS)
-    return logs, columns
+    # Both end at the same kernel mostly: after some steps the better one goes on alone.
+    search = partial(best_kernel, x=x, y=y, count=count)
+    starts, work = [best_start(lengths), best_start([own])], _FIRST_STEPS * len(x) ** 3
+    found = side_by_side(partial(search, steps=_FIRST_STEPS), starts, work)
+    return search(min(found, key=attrgetter("fun")).x, steps=_MOST_STEPS).x
 
 
-def best_kernel(start, x, y, count, pairs, steps):
+def best_kernel(start, x, y, count, steps):
     """Return the result of a search from a kernel, given by logarithms.
 
     It ends when three iterations raise the log density of all rows by less than a
     chosen penalty costs. One says little: the first step is short, whatever it gains.
     """
+    singles = start[-3] > -math.inf
     least = [-20.0] * (x.shape[1] + 1) + [-16.0, -16.0, _LEAST_LOG_NOISE]
     bounds = [(log, 12.0) for log in least]
     start = np.clip(start, *np.transpose(bounds))
@@ -336,54 +306,84 @@ def best_kernel(start, x, y, count, pairs, steps):
             raise StopIteration
 
     given = {"bounds": bounds, "options": {"maxiter": steps}, "callback": after_step}
-    data = x, y, count, pairs
-    found = minimize(evidence_and_slope, start, data, "L-BFGS-B", jac=True, **given)
-    if not len(pairs[0]):  # no functions of single features
+    density = LogDensity(x, y, count, singles)
+    found = minimize(density, start, method="L-BFGS-B", jac=True, **given)
+    if not singles:
         found.x[-3] = -math.inf
     return found
 
 
-def evidence_and_slope(logs, x, y, count, pairs, value_only=False):
-    """Return minus the log density per row and its derivatives in the logarithms.
+class LogDensity:
+    """Minus the log density per row, and its derivatives, of logarithms of a kernel.
 
-    It is the density of the targets, and of the length scales by their prior. Functions
-    of single features have the :func:`pairs_of` these. With ``value_only`` the inverse
-    of C, most of the work, is spared.
+    It is that of the targets, and of the length scales by their prior. Large arrays are
+    kept: new memory would take longer to get than to fill, and kernels with the lengths
+    of the one before have its exponentials.
     """
-    kernel, (n, k), (squares, parts) = Kernel.of(logs), y.shape, pairs
-    smooth = kernel.smooth(x, x)
-    c = smooth + kernel.slope * (1 + x @ x.T)
-    n_singles = len(squares)
-    if n_singles:
-        np.exp(np.multiply(squares, -kernel.nu / 2, out=parts), out=parts)
-        c += kernel.additive * squareform(np.sum(parts, axis=0))
-        c[np.diag_indices(n)] += kernel.additive * n_singles
-    found = factor(c, kernel.noise / count, overwrite=True)
-    if not np.isfinite(found.root[-1, -1]):
-        return math.inf if value_only else (math.inf, np.zeros_like(logs))
-    a = found.solve(y)
-    v = max(np.sum(a * y) / (n * k), _TINY)
-    value = n * k * math.log(v) + k * found.log_det
-    value = (value + np.sum(np.log1p(kernel.rho / SWITCHED_OFF))) / (2 * n)
-    if value_only:
-        return value
-    w = found.inverse()
-    w *= -k
-    w += (a / v) @ a.T
-    diagonal = np.einsum("ii->i", w) / count
-    of_nu = of_additive = 0.0
-    if n_singles:  # each pair stands for two entries
-        of_pairs = 2 * kernel.additive * squareform(w, checks=False)
-        of_additive = kernel.additive * n_singles * np.trace(w)
-        of_additive += np.sum(parts @ of_pairs)
-        parts *= squares
-        of_nu = -kernel.nu / 2 * np.sum(parts @ of_pairs)
-    ones, wx = np.sum(w), w @ x
-    of_slope = kernel.slope * (ones + np.sum(x * wx))
-    w *= smooth
-    row = np.sum(w, axis=1)
-    of_rho = -kernel.rho * (row @ x**2 - np.sum(x * (w @ x), axis=0))
-    of_rho -= kernel.rho / (kernel.rho + SWITCHED_OFF)
-    of_noise = kernel.noise * np.sum(diagonal)
-    slope = np.concatenate([of_rho, [of_nu, of_additive, of_slope, of_noise]])
-    return value, -slope / (2 * n)
+
+    def __init__(self, x, y, count, singles):
+        self.x, self.y, self.count = x, y, count
+        self.linear, self.memory = 1 + x @ x.T, np.empty((2, len(x), len(x)))
+        columns = x.T[:, :, None] if singles else ()
+        self.squares = [pdist(own, "sqeuclidean") for own in columns]  # (d, pairs)
+        self.lengths, self.of_singles = None, None  # of the last kernel
+
+    def __call__(self, logs, value_only=False):
+        """Return both; with ``value_only`` most of the work is spared."""
+        kernel, (n, k), (smooth, c) = Kernel.of(logs), self.y.shape, self.memory
+        # 1. The covariance of the targets.
+        if not np.array_equal(logs[:-3], self.lengths):
+            kernel.smooth(self.x, self.x, out=smooth)
+            self.lengths = logs[:-3].copy()
+            self.of_singles = self._of_singles(kernel.nu) if self.squares else None
+        np.multiply(self.linear, kernel.slope, out=c)
+        c += smooth
+        if self.squares:
+            of_pairs, moments = self.of_singles
+            c += squareform(kernel.additive * of_pairs, checks=False)
+            np.einsum("ii->i", c)[...] += kernel.additive * len(self.squares)
+        found = factor(c, kernel.noise / self.count, overwrite=True)
+        if not np.isfinite(found.root[-1, -1]):
+            return math.inf if value_only else (math.inf, np.zeros_like(logs))
+        # 2. The density at the scale v at which it is highest.
+        a = found.solve(self.y)
+        v = max(np.sum(a * self.y) / (n * k), _TINY)
+        value = n * k * math.log(v) + k * found.log_det
+        value = (value + np.sum(np.log1p(kernel.rho / SWITCHED_OFF))) / (2 * n)
+        if value_only:
+            return value
+        # 3. Its derivatives, sums over half of W: w + w^T is the whole.
+        w = found.density_slope(a / math.sqrt(v))
+        diagonal = 2 * np.einsum("ii->i", w)
+        of_nu = of_additive = 0.0
+        if self.squares:
+            halves = 2 * kernel.additive * squareform(w.T, checks=False)
+            of_additive = kernel.additive * len(self.squares) * np.sum(diagonal)
+            of_additive += of_pairs @ halves
+            of_nu = -kernel.nu / 2 * (moments @ halves)
+        of_slope = 2 * kernel.slope * np.vdot(w.T, self.linear)
+        w *= smooth.T
+        row = np.sum(w, axis=0) + np.sum(w, axis=1)
+        of_rho = 2 * np.sum(self.x * (w @ self.x), axis=0) - row @ self.x**2
+        of_rho = kernel.rho * of_rho - kernel.rho / (kernel.rho + SWITCHED_OFF)
+        of_noise = kernel.noise * np.sum(diagonal / self.count)
+        slope = np.concatenate([of_rho, [of_nu, of_additive, of_slope, of_noise]])
+        return value, -slope / (2 * n)
+
+    def _of_singles(self, nu):
+        """Return the sums over the features of ``exp(-nu s / 2)`` and ``s`` times it.
+
+        Pairs with the squared distances s of a feature are as many as stay in cache.
+        """
+        n, size = len(self.squares[0]), BLOCK_FLOATS // 8
+        found, part = np.zeros((2, n)), np.empty(size)
+        for start in range(0, n, size):
+            values, moments = found[:, start : start + size]
+            of_block = part[: len(values)]
+            for squares in self.squares:
+                own = squares[start : start + size]
+                np.exp(np.multiply(own, -nu / 2, out=of_block), out=of_block)
+                values += of_block
+                of_block *= own
+                moments += of_block
+        return found

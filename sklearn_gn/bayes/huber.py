@@ -42,8 +42,7 @@ def weighted_median(values, weight):
 
 def scales_of(fitted, rows):
     """Return the robust standard deviations of the residuals of the targets, (k,)."""
-    residual = rows.y - fitted
-    return np.array([scale_of(r, rows.weight) for r in residual.T])
+    return np.array([scale_of(r, rows.weight) for r in (rows.y - fitted).T])
 
 
 def noise_std(fitted, rows, n_effective, n_parameters):

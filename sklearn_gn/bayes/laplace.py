@@ -260,13 +260,27 @@ def left_out_values(model, theta, covariance, rows, n_effective):
         V (I - \Lambda V)^{-1} (p - y), \qquad V = J H^{-1} J^T,
 
     with the derivatives J of its values, and Lambda the second derivative of its loss.
-    For the squared loss of a linear model this is exact.
+    For the squared loss of a linear model this is exact. A weight of the output layer
+    moves only the value it belongs to, by the same feature whichever that is.
     """
+    k, free, n = model.n_values, model.n_free, model.n_linear - 1
+    own, size = np.arange(free, free + n * k), len(theta)
+    shared = np.setdiff1d(np.arange(size), own)
+    of_own = covariance[np.ix_(own, own)].reshape(n, k, n, k)
+    of_own = of_own.swapaxes(1, 2).reshape(n, -1)
+    of_shared = covariance[np.ix_(shared, shared)]
+    between = covariance[np.ix_(own, shared)].reshape(n, -1)
     moved = []
-    size = block_size(model.n_values * len(theta))
-    for x, y, weight in row_blocks(rows, size):  # they stay in cache
-        u, jacobian = model.values(theta, x), model.jacobian(theta, x)
-        spread = np.einsum("tpm,spm->mts", jacobian, covariance @ jacobian)
+    for x, y, weight in row_blocks(rows, block_size(k * size)):  # they stay in cache
+        u, jacobian, m = model.values(theta, x), model.jacobian(theta, x), len(x)
+        features, slopes = (
+            jacobian[0, own[::k]].T,
+            jacobian[:, shared].transpose(2, 1, 0),
+        )
+        spread = features[:, None] @ (features @ of_own).reshape(m, n, k * k)
+        half = (of_shared @ slopes).swapaxes(1, 2) / 2
+        half = (half + (features @ between).reshape(m, k, -1)) @ slopes
+        spread = spread.reshape(m, k, k) + half + half.swapaxes(1, 2)
         # A row that stands for several is left out once only.
         once = np.minimum(weight * n_effective, 1)[:, None, None]
         share = once * (curvatures(model, u) @ spread)

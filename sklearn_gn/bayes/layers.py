@@ -229,13 +229,8 @@ class Layers(NamedTuple):
         of_block = partial(self._sums_of, parameters, kind)
         gram, negative_gradient, loss = sum_over_blocks(of_block, rows, len(theta))
         if kind == "shared":
-            xp, n, k, output = (
-                namespace(gram),
-                self.n_linear,
-                self.n_values,
-                parameters[0],
-            )
-            hidden = output[len(output) - self.sizes[-1] :]  # of none, none
+            xp, n, k = namespace(gram), self.n_linear, self.n_values
+            hidden = parameters[0][n - self.sizes[-1] :]  # of none, none
             coef = xp.repeat(hidden, self.shapes()[0][1], axis=0)
             cross = (gram[:n, None, n:] * coef.T[None]).reshape(n * k, -1)
             linear = xp.kron(gram[:n, :n], np.eye(k))
@@ -271,18 +266,14 @@ class Layers(NamedTuple):
         """
         trace, f, u, loss = self._passed(parameters, x, y, weight)
         library, g = library_of(u), gradients(self, *parameters, trace)
-        negative_gradient = _negative_gradient(
-            trace, f, g, (weight[:, None] * residuals(self, u, y)).T
-        )
+        residual = (weight[:, None] * residuals(self, u, y)).T
+        negative_gradient = _negative_gradient(trace, f, g, residual)
         if kind is None:
             return None, negative_gradient, loss
         if kind == "several":
             p = None if self.loss == "squared" else library.softmax(u)
-            return (
-                _upper_blocks(trace, f, g, p, weight, self.n_values),
-                negative_gradient,
-                loss,
-            )
+            blocks = _upper_blocks(trace, f, g, p, weight, self.n_values)
+            return blocks, negative_gradient, loss
         if self.loss != "squared":
             p = library.sigmoid(u[:, 0])
             weight = weight * p * (1 - p)
@@ -303,23 +294,21 @@ class Layers(NamedTuple):
             trace, f, u, loss = self._passed(parameters, x, y, weight)
             g = gradients(self, *parameters, trace)
             error += 2 * float(loss)
-            negative_gradient += _negative_gradient(
-                trace, f, g, (weight[:, None] * (y - u)).T
-            )
+            residual = (weight[:, None] * (y - u)).T
+            negative_gradient += _negative_gradient(trace, f, g, residual)
             pairs = zip((layer.inputs for layer in trace), g, strict=True)
             blocks.append(RowBlock(f, tuple(LayerRows(*p) for p in pairs), weight))
         return Sums(LargeGram(blocks, self.n_values), negative_gradient, error)
 
-    def jacobian(self, theta, x, targets=None):
-        """Return the derivatives of the values, or of some, of shape (k, P, m)."""
+    def jacobian(self, theta, x):
+        """Return the derivatives of the values, of shape (k, P, m)."""
         output, layers = self.split(theta)
         k, free = self.n_values, self.n_free
         trace, f = forward(self, layers, x)
         g = gradients(self, output, layers, trace)
-        targets = range(k) if targets is None else targets
-        found, end = np.zeros((len(targets), len(theta), len(x))), len(f)
+        found, end = np.zeros((k, len(theta), len(x))), len(f)
         n_output = free + (end - 1) * k
-        for of_value, t in zip(found, targets, strict=True):
+        for t, of_value in enumerate(found):
             slopes = zip(g, trace, strict=True)
             pairs = [(g_l[t], layer.inputs) for g_l, layer in slopes]
             columns = NumPy.products_of_rows([(f[:1], f), *pairs])

@@ -6,7 +6,7 @@ the centred :math:`X^T W X`, or with fewer rows than features of the centred
 eigenvectors and :math:`\rho = \alpha / \beta`,
 
 .. math::
-    R(\rho) = y^T W y - \sum_j \frac{p_j^2}{\lambda_j + \rho}, \qquad
+    R(\rho) = R(0) + \sum_j \frac{\rho \, p_j^2}{\lambda_j (\lambda_j + \rho)}, \qquad
     \beta = \frac{n_{eff} - 1}{R(\rho)}, \qquad
     \gamma = \sum_j \frac{\lambda_j}{\lambda_j + \rho},
 
@@ -24,13 +24,13 @@ from scipy.optimize import minimize_scalar
 from sklearn_gn import _switches as switches
 from sklearn_gn.bayes import stacking
 from sklearn_gn.bayes.evidence import LARGEST, parameters_of_penalties
-from sklearn_gn.bayes.evidence_gn import RegularisedLayers
+from sklearn_gn.bayes.evidence_gn import EXACT, RegularisedLayers
 from sklearn_gn.bayes.laplace import left_out_errors, left_out_rows, value_variances
 from sklearn_gn.data.rows_source import RowSource
 from sklearn_gn.linalg.factors import LARGEST_DENSE, eigenpairs, eigenpairs_of_rows
 from sklearn_gn.optim.solver import Rows
 
-_GRID = np.linspace(-18.0, 18.0, 73)  # logarithms of rho over the mean eigenvalue
+_GRID = np.linspace(-72.0, 18.0, 181)  # logarithms of rho over the mean eigenvalue
 
 
 class LinearModel(NamedTuple):
@@ -64,10 +64,9 @@ class LinearModel(NamedTuple):
 def beats(linear, net, covariance, rows, n_effective):
     """Whether rows that are left out prefer the linear model to a network.
 
-    Penalties that the rows have chosen cost a model log density: of two that they do
-    not tell apart, the linear one is better. Where some of many rows are left out, the
-    gain of the network is known to a standard error, which does not count for it.
-    ``covariance`` belongs to the network's parameters.
+    Penalties that the rows have chosen cost a model log density. Where some of many
+    rows are left out, the gain of the network is known to a standard error, which does
+    not count for it. ``covariance`` belongs to the network's parameters.
     """
     x, _, weight = some = left_out_rows(rows)
 
@@ -159,19 +158,29 @@ def linear_model(rows, n_effective):
     found = (_moments_of_chunks if of_chunks else _moments)(rows, n_effective)
     if found is None:
         return None
-    x_mean, y_mean, values, vectors, cross, total = found
-    k, projections = len(y_mean), vectors.T @ cross
-    if not (total > 0 and np.max(values, initial=0) > 0 and n_effective > 1):
+    x_mean, y_mean, values, vectors, cross, total, *centred = found
+    # Along others the features vary by rounding errors.
+    eps = np.finfo(np.float64).eps
+    kept = values > len(values) * eps * np.max(values, initial=0)
+    if not (total > 0 and np.any(kept) and n_effective > 1):
         return None
+    values, vectors = values[kept], vectors[:, kept]
+    # What least squares leave: of sums alone rounding errors, of rows exact.
+    projections = vectors.T @ cross
+    slopes, k = vectors @ (projections / values[:, None]), len(y_mean)
+    rest = max(total - float(np.sum(cross * slopes)), eps * total)
+    if centred:
+        x, y = centred
+        rest = max(float(np.sum((y - x @ slopes) ** 2)), EXACT * total)
     # The log evidence as a function of rho, with k targets; see the module.
     squares, freedom = np.sum(projections**2, axis=1), k * (n_effective - 1)
-    floor = total * np.finfo(np.float64).eps  # residuals are rounding errors
-    if not (floor > 0 and math.isfinite(freedom / floor)):
+    if not (rest > 0 and math.isfinite(freedom / rest)):
         return None  # squares of the targets are no floats
 
     def beta(rho):
-        explained = np.sum(squares / (values + rho[..., None]), axis=-1)
-        return freedom / np.maximum(total - explained, floor)
+        rho = rho[..., None]
+        shrinkage = np.sum(squares / values * (rho / (values + rho)), axis=-1)
+        return freedom / (rest + shrinkage)
 
     def log_evidence(log_rho):
         rho = np.exp(log_rho)
@@ -204,7 +213,7 @@ def linear_model(rows, n_effective):
 
 
 def _moments(rows, n_effective):
-    """Return means, eigenpairs of x^T x, x^T y and y^T y of centred rows, or None."""
+    """Return means, eigenpairs of x^T x, x^T y, y^T y, and centred rows, or None."""
     n, d = rows.x.shape
     if min(n, d) > LARGEST_DENSE or (n < d + 2 and n_effective > n):
         return None
@@ -212,20 +221,19 @@ def _moments(rows, n_effective):
     root = np.sqrt(n_effective * rows.weight)[:, None]
     x, y = root * (rows.x - x_mean), root * (rows.y - y_mean)
     values, vectors = eigenpairs_of_rows(x)
-    return x_mean, y_mean, values, vectors, x.T @ y, float(np.sum(y**2))
+    return x_mean, y_mean, values, vectors, x.T @ y, float(np.sum(y**2)), x, y
 
 
 def _moments_of_chunks(rows, n_effective):
-    """Return the same from sums, centred by the means."""
+    """Return the same from sums, centred by the means, without the rows."""
     d = rows.sample.x.shape[1]
     if d > LARGEST_DENSE:
         return None
     gram = rows.reduce(_products, None)
     mean = gram[0, 1:] / gram[0, 0]
     gram = n_effective * (gram[1:, 1:] - gram[0, 0] * np.outer(mean, mean))
-    values, vectors = eigenpairs(gram[:d, :d])
-    values, total = np.maximum(values, 0), max(float(np.trace(gram[d:, d:])), 0.0)
-    return mean[:d], mean[d:], values, vectors, gram[:d, d:], total
+    total = max(float(np.trace(gram[d:, d:])), 0.0)
+    return mean[:d], mean[d:], *eigenpairs(gram[:d, :d]), gram[:d, d:], total
 
 
 def _products(_, rows):

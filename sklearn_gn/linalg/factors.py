@@ -25,7 +25,7 @@ QR_LIMIT = 5e8
 LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
 _PANEL = 256  # columns of a large matrix that are factored at a time
 _OF_LAPACK = "lauum", "potrf", "potrs", "trtri", "trtrs"
-_OF_BLAS = "trmm", "trsm"
+_OF_BLAS = "syrk", "trmm", "trsm"
 _ROUTINES = {  # by the type of the numbers
     np.dtype(kind): {
         **dict(zip(_OF_BLAS, get_blas_funcs(_OF_BLAS, dtype=kind), strict=True)),
@@ -86,6 +86,17 @@ class Factor(NamedTuple):
         inverse += inverse.T
         np.einsum("ii->i", inverse)[...] /= 2
         return inverse
+
+    def density_slope(self, a):
+        """Put w with ``w + w^T = a a^T - k matrix^-1`` in the place of the factor.
+
+        It is lower triangular. With a, (n, k), the solution for normal variables, that
+        is twice the slope of the log of their density in the matrix. Only for NumPy.
+        """
+        inverse, k = _lower_inverse(self.root), a.shape[1]
+        w = _ROUTINES[a.dtype]["syrk"](1, a, -k, inverse, lower=1, overwrite_c=1)
+        np.einsum("ii->i", w)[...] /= 2
+        return w
 
 
 def factor(matrix, shift=0.0, *, overwrite=False):

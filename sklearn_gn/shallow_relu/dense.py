@@ -152,10 +152,8 @@ def step(data, state, options, *, method):
         if state.on_sample:
             most, tol = SAMPLE_STEPS, max(tol, SAMPLE_TOL)
         nets, memory = backend.on_device((state.nets, state.memory))
-        given = np.int32(most), np.asarray(tol, rows.x.dtype)
-        result, n_steps = descend_all(
-            nets, memory, rows, options, *given, update=method.update
-        )
+        given = rows, options, np.int32(most), np.asarray(tol, rows.x.dtype)
+        result, n_steps = descend_all(nets, memory, *given, update=method.update)
     found = jax.tree.map(np.asarray, result._replace(net=(), memory=()))
     if relocates:
         better, settled = found.loss < state.losses, True  # False for NaN
@@ -255,8 +253,8 @@ def relocate(rows, state, options, method):
 def descend_again(nets, rows, options, n_steps, method):
     """Descend from networks whose neurons have changed."""
     memory = start_all(nets, rows, start=method.start)
-    given = np.int32(n_steps), np.asarray(ROUND_TOL, rows.x.dtype)
-    return descend_all(nets, memory, rows, options, *given, update=method.update)
+    given = rows, options, np.int32(n_steps), np.asarray(ROUND_TOL, rows.x.dtype)
+    return descend_all(nets, memory, *given, update=method.update)
 
 
 def draw_sample(rows, options):

@@ -551,9 +551,8 @@ class ShallowReLURegressor(
         check_is_fitted(self, "_network")
         net, scaling = self._network
         weights = [net.hyperplanes[:, 1:].T, np.asarray(net.coef, np.float64)]
-        network = export.DenseNetwork(
-            weights, [net.hyperplanes[:, 0], np.asarray(net.intercept)], "relu"
-        )
+        biases = [net.hyperplanes[:, 0], np.asarray(net.intercept)]
+        network = export.DenseNetwork(weights, biases, "relu")
         if hasattr(net, "slope"):
             network = export.with_linear_term(network, net.slope)
         names = getattr(self, "feature_names_in_", None)

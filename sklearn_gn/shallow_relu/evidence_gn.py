@@ -85,10 +85,9 @@ def step(rows, state, options):
 
 
 def grown_if_worthwhile(rows, state, report, options):
-    """Return state and report, with more neurons if the evidence would rise.
+    """Return state and report, with more neurons if these promise more evidence.
 
-    A network grows once its neurons bring less in some iterations than others promise,
-    and as long as the last ones have raised the evidence. The best network is kept.
+    They do so once those that are there bring less, if the last ones were worth it.
     """
     progress, value = state.progress, state.net.log_evidence
     due = report.stop == "tol" or state.iteration % evidence_gn.PATIENCE == 0
@@ -167,11 +166,10 @@ def promising_hyperplanes(rows, state, options):
 
 
 def network_of(found, rows):
-    """Return the network with ``|w_i| = 1``, without neurons that the rows do not need.
+    """Return the network with ``|w_i| = 1``, the same function at rows with weight.
 
-    A neuron without direction is a constant. One that is active in all rows of positive
-    weight is linear there, and joins the linear term; one that is active in none of
-    them is left out. Predictions for the rows stay the same.
+    Neurons without direction join the constant, those that are active in all rows the
+    linear term; those that are active in none are left out.
     """
     model = found.model
     (d, n), (output, (seen,)) = model.sizes, model.split(found.theta)

@@ -168,14 +168,11 @@ def fitted_attributes(net, data, scaling, options, *, n_effective):
     size = np.linalg.norm(net.coef, axis=1)
     active = net.alive & (size > 0) & (size >= options.active_tol * size.max())
     slots = np.flatnonzero(active)
-    hyperplanes, coef = (
-        a[slots].astype(np.float64) for a in (net.hyperplanes, net.coef)
-    )
+    planes, coef = (a[slots].astype(np.float64) for a in (net.hyperplanes, net.coef))
     penalty = float(options.alpha) * np.sum(net.coef.astype(np.float64) ** 2)
     loss = 0.5 * float(np.sum(mean_square) + penalty)
-    found, noise_std, n_parameters = posterior(
-        hyperplanes, coef, rows, mean_square, n_effective
-    )
+    given = planes, coef, rows, mean_square, n_effective
+    found, noise_std, n_parameters = posterior(*given)
     linear = np.zeros((len(scaling.x_scale), coef.shape[1]))
     attributes = _network_attributes(net, slots, linear, rows, scaling) | {
         "active_": active[net.alive],
@@ -243,9 +240,8 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         rows = rows._replace(y=huber.targets_of(predict_scaled(net, rows.x), rows))
     known = summary_of(model, net, rows, scaling, options)
     linear = None if given else linear_model(rows, n_effective)
-    if linear is not None and beats(
-        linear, net, known.covariance.get(), rows, n_effective
-    ):
+    against = net, known.covariance.get(), rows, n_effective
+    if linear is not None and beats(linear, *against):
         net = linear.network(model)
         known = summary_of(model, net, rows, scaling, options)
     n_parameters = known.n_effective_parameters

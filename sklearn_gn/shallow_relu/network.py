@@ -63,9 +63,8 @@ def rescale(net):
     norm = xp.linalg.norm(net.hyperplanes[:, 1:], axis=1, keepdims=True)
     unit = unit_normals(net.hyperplanes, fallback=net.hyperplanes)
     usable = norm > xp.finfo(norm.dtype).tiny
-    return net._replace(
-        hyperplanes=unit, coef=xp.where(usable, net.coef * norm, net.coef)
-    )
+    coef = xp.where(usable, net.coef * norm, net.coef)
+    return net._replace(hyperplanes=unit, coef=coef)
 
 
 def output_weights(net):
@@ -88,12 +87,6 @@ def initial_networks(hyperplanes, n_spare, n_targets, dtype):
 
 
 # --- the matrices of the paper -------------------------------------------------------
-
-
-def alive_features(net, x):
-    """Hidden features of the neurons in use, zero for the others."""
-    xp = namespace((net.hyperplanes, x))
-    return xp.where(net.alive[None, :], hidden_features(net.hyperplanes, x), 0)
 
 
 def weighted_tangent(hyperplanes, rows, alive=None):

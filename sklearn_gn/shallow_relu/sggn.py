@@ -41,7 +41,6 @@ from sklearn_gn.optim.trust_region import SpectralModel, damped_coordinates, dec
 from sklearn_gn.shallow_relu.network import (
     ShallowReLU,
     active_set,
-    alive_features,
     hidden_features,
     joint_design,
     layer_design,
@@ -120,24 +119,24 @@ def at_rounding_level(net, rows, loss):
 def fit_output_layer(net, rows, options):
     """Solve ``A(r) c = f(r)`` as the least-squares problem that it comes from."""
 
-    def weighted_sums(block):
-        return block.weight @ alive_features(net, block.x), block.weight @ block.y
+    def columns(block):
+        features = hidden_features(net.hyperplanes, block.x)
+        features = jnp.where(net.alive[None, :], features, 0)
+        return jnp.concatenate([features, block.y], axis=1)
 
     # The intercept is eliminated by centring, so that neither the penalty nor the
     # truncation touches it.
-    mean_feature, mean_target = sum_rows(weighted_sums, rows)
+    mean = sum_rows(lambda block: block.weight @ columns(block), rows)
 
     def system(block):
-        features = alive_features(net, block.x) - mean_feature[None, :]
-        targets = block.y - mean_target[None, :]
-        root = jnp.sqrt(block.weight)[:, None]
-        return root * jnp.concatenate([features, targets], axis=1)
+        return jnp.sqrt(block.weight)[:, None] * (columns(block) - mean[None, :])
 
     kept = {"rank": options.rank, "rank_tol": options.rank_tol}
     n_targets, alpha = rows.y.shape[1], options.alpha
     coef = least_squares(system, rows, n_targets, damping=alpha, **kept)
     coef = jnp.where(net.alive[:, None], coef, 0)
-    return net._replace(coef=coef, intercept=mean_target - mean_feature @ coef)
+    intercept = mean[len(coef) :] - mean[: len(coef)] @ coef
+    return net._replace(coef=coef, intercept=intercept)
 
 
 # --- one iteration in turn (Algorithm 1) ---------------------------------------------

@@ -106,9 +106,8 @@ def set_fitted(estimator, run, rows, options, factors):
     else:
         moved = contrasts(np.log(factors), members[0].model.n_values)
         members = [member.with_output(moved=moved) for member in members]
-    members = tuple(
-        m._replace(known=m.known._replace(gram=None, left_out=None)) for m in members
-    )
+    no_longer = {"gram": None, "left_out": None}
+    members = tuple(m._replace(known=m.known._replace(**no_longer)) for m in members)
     estimator._fitted = None, members, scaling
     estimator.estimators_ = [
         FittedMember(estimator, member, scaling, laplace.one_or_each(own))
@@ -178,9 +177,8 @@ def _set_output_layer(estimator, members, share, scaling):
     slope = (np.array(slope) * scaling.y_scale / scaling.x_scale[:, None]).T
     estimator.linear_coef_ = slope
     estimator.output_coef_ = (coef * scaling.y_scale).T
-    estimator.output_intercept_ = (
-        constant * scaling.y_scale + scaling.y_center - slope @ scaling.x_center
-    )
+    constant = constant * scaling.y_scale + scaling.y_center
+    estimator.output_intercept_ = constant - slope @ scaling.x_center
     estimator._n_features_out = len(coef)
 
 
@@ -220,7 +218,8 @@ def of_targets(members, rows, some, options):
         leverage = member.net.beta * posterior_variances(member, some.x)
         given = member.values(some.x), leverage, some, n_effective
         errors, factors = laplace.left_out_errors(*given)
-        left_out = errors, factors / member.net.beta
+        # An error is a residual times a factor, which is rounded.
+        left_out = errors, factors * (1 / member.net.beta + evidence_gn.EXACT * factors)
         seen.append(member._replace(known=member.known._replace(left_out=left_out)))
     for kind in dict.fromkeys(member.model.activations for member in seen):
         own = [m for m in seen if m.model.activations == kind]
@@ -339,9 +338,8 @@ def beside_process(state, members, rows, options, wide=(), lacking=()):
     """Return a state with a Gaussian process, and the share of networks beside it.
 
     The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is searched for if it
-    is None, and empty where it is not worth its place. Classes are its targets as
-    values of the output layer, 0 and 1, or -1 and 1 of two. Where all networks are
-    ``wide`` ones, since the columns are many, it sees picked ones alone.
+    is None, and empty where it is not worth its place. Its targets are the values of
+    classes. Where all networks are ``wide``, of many columns, it sees picked ones.
     """
     # The process may take as long as the networks did.
     if not options.is_open or time.perf_counter() > options.half_time:

@@ -40,9 +40,8 @@ class Member(NamedTuple):
         model, net = self.model, self.net
         if isinstance(model, GaussianProcess):
             model = model._replace(center=factor * model.center + moved)
-            return self._replace(
-                net=net._replace(theta=factor * net.theta, model=model)
-            )
+            net = net._replace(theta=factor * net.theta, model=model)
+            return self._replace(net=net)
         output, layers = model.split(net.theta)
         output = factor * output
         output[0] += moved

@@ -79,10 +79,9 @@ def init(members, options):
 def step(rows, state, options, seed):
     """Return the state and the report after an epoch of every member, or a part of it.
 
-    An epoch of many rows is divided, so that the fit may stop on the way.
-    Members lack a part of the rows at first and end with epochs on all of them:
-    networks of three quarters of the rows predict worse where the classes are nearly
-    separable. If ``tol`` is zero, the fit goes on after the last epoch of the schedule.
+    An epoch of many rows is divided, so that the fit may stop on the way. Members lack
+    a part of the rows at first and end with all of them: otherwise they predict worse
+    where classes are nearly separable. Without ``tol`` the schedule does not end a fit.
     """
     parts = max(1, math.isqrt(len(rows.x) // SOME_ROWS))
     (epoch, part), last = divmod(state.iteration, parts), EPOCHS + EPOCHS // 2

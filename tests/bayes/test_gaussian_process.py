@@ -8,7 +8,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct
 
 from sklearn_gn.bayes import gaussian_process
-from sklearn_gn.bayes.gaussian_process import Kernel, pairs_of
+from sklearn_gn.bayes.gaussian_process import Kernel, LogDensity
 
 
 def problem(n=40, k=1):
@@ -72,18 +72,15 @@ def test_a_row_that_stands_for_several_is_left_out_once():
         assert_allclose(found.variances[[i]], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("n_singles", [0, 2])
+@pytest.mark.parametrize("singles", [False, True])
 @pytest.mark.parametrize("k", [1, 3])
-def test_derivatives_of_the_evidence(k, n_singles):
-    x, y, count = problem(k=k)
-    pairs = pairs_of(x[:, :n_singles])
+def test_derivatives_of_the_evidence(k, singles):
+    density = LogDensity(*problem(k=k), singles)
     logs = np.log([0.5, 0.1, 0.9, 0.4, 0.2, 0.03])
 
-    def value(logs):
-        return gaussian_process.evidence_and_slope(logs, x, y, count, pairs)[0]
-
-    _, slope = gaussian_process.evidence_and_slope(logs, x, y, count, pairs)
-    assert_allclose(slope, approx_fprime(logs, value, 1e-6), rtol=1e-4, atol=1e-6)
+    _, slope = density(logs)
+    expected = approx_fprime(logs, lambda logs: density(logs)[0], 1e-6)
+    assert_allclose(slope, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", [19, 29, 55])
@@ -94,23 +91,17 @@ def test_the_search_does_not_end_where_the_evidence_is_nearly_flat(seed):
     y = (y - y.mean()) / y.std()
     lengths, noise = np.full(2, rng.uniform(-4, 2)), rng.uniform(0.1, 10)
     start = np.append(lengths, [0, -np.inf, *np.log([0.1, noise])])
-    given = x, y, np.ones(150), pairs_of(x[:, :0])
+    given = x, y, np.ones(150)
     found = gaussian_process.best_kernel(start, *given, steps=60)
-
-    def value(logs):
-        return gaussian_process.evidence_and_slope(logs, *given)
-
-    start = np.maximum(found.x, -20)
-    best = minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-6})
+    density, start = LogDensity(*given, singles=False), np.maximum(found.x, -20)
+    best = minimize(density, start, jac=True, method="BFGS", options={"gtol": 1e-6})
     assert 150 * (found.fun - best.fun) < 3
 
 
 def test_the_search_finds_oscillations():
     x = np.linspace(-1.7, 1.7, 120)[:, None]
     y = np.sin(35 * x)
-    logs, _ = gaussian_process.first_kernel(
-        *(x, y, np.ones(120)), [(0,)], gaussian_process.NOISES
-    )
+    logs = gaussian_process.first_kernel(x, y, np.ones(120), gaussian_process.NOISES)
     found = gaussian_process.fitted(Kernel.of(logs), x, y, np.ones(120))
     z = np.linspace(-1.6, 1.6, 50)[:, None]
     assert_allclose(found.process.values(found.theta, z), np.sin(35 * z), atol=1e-4)

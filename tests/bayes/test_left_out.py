@@ -1,11 +1,15 @@
 """Values of rows that are left out, without fits."""
 
 import numpy as np
+import pytest
+from numpy.random import default_rng
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
+from scipy.special import softmax
 
 from sklearn_gn.bayes import laplace
 from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.optim.solver import Rows
 
 ALPHA, M = 0.7, 30
@@ -59,6 +63,24 @@ def test_left_out_values_of_least_squares_are_exact():
     inverse = covariance(model, rows, theta, M)
     found = laplace.left_out_values(model, theta, inverse, rows, M)
     assert_allclose(found, refitted_values(model, rows), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_left_out_values_are_those_of_a_newton_step(k):
+    model, rng = Layers((2, 3), ("tanh",), k, "cross_entropy", (0, 1)), default_rng(0)
+    y = np.eye(max(k, 2))[rng.integers(max(k, 2), size=M)]
+    rows = Rows(rng.standard_normal((M, 2)), y, np.full(M, 1 / M))
+    theta = rng.standard_normal(model.n_parameters)
+    inverse = covariance(model, rows, theta, M)
+    found = laplace.left_out_values(model, theta, inverse, rows, M)
+    jacobian, u = model.jacobian(theta, rows.x), model.values(theta, rows.x)
+    for i in range(M):
+        own, p = jacobian[:, :, i], softmax(all_classes(u[[i]]))[0, -k:]
+        spread = own @ inverse @ own.T
+        curvature = np.diag(p) - np.outer(p, p)
+        pull = spread @ (p - y[i, -k:])
+        step = np.linalg.solve(np.eye(k) - spread @ curvature, pull)
+        assert_allclose(found[i] - u[i], step, rtol=1e-8)
 
 
 def test_left_out_values_of_classes_are_those_of_fits_nearly():

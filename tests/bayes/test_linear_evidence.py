@@ -49,6 +49,15 @@ def test_its_evidence_is_the_density_of_the_data(k, d):
     np.testing.assert_allclose(found.coef[0], ridge.intercept_, atol=1e-9)
 
 
+@pytest.mark.parametrize("d", [1, 4])
+def test_it_is_exact_on_a_line_without_noise(d):
+    rows, n_effective = rows_of(60, d, 1)
+    slopes = np.arange(1.0, 1 + d)[:, None]
+    found = linear_model(rows._replace(y=0.5 + rows.x @ slopes), n_effective)
+    np.testing.assert_allclose(found.coef, [[0.5], *slopes], atol=1e-14)
+    assert found.beta > 1e28
+
+
 def best_linear_evidence(X, y):
     """The highest evidence of a linear model with a constant."""
     contrasts = null_space(np.ones((1, len(y)))).T

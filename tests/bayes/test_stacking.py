@@ -61,6 +61,13 @@ def test_errors_of_zero_are_better_than_any_others():
     assert found[0][0] >= found[1][0] > found[2][0]
 
 
+def test_errors_of_rounding_are_no_worse_than_none():
+    rounding = np.finfo(np.float64).eps * np.array([1, -1, 0, 1, 0.5])
+    given = 1e-30 * np.ones(5), np.ones(5)
+    none, some = (stacking.log_densities(e, *given) for e in (0 * rounding, rounding))
+    np.testing.assert_allclose(none, some, atol=2)
+
+
 def test_the_factor_of_logits_is_the_most_probable_one():
     rng = np.random.default_rng(0)
     label, weight = rng.integers(3, size=80), rng.integers(1, 4, 80)

@@ -173,7 +173,7 @@ def test_standard_errors_are_those_of_the_inverse_matrix(fitted):
     X, _ = data()
     (*_, net), scaling = fitted._network
     shape, z = net.model, scaling.x(X)
-    jacobian = shape.jacobian(net.theta, z, [0])[0].T
+    jacobian = shape.jacobian(net.theta, z)[0].T
     precision = evidence.prior_precision(shape.groups(), net.alpha)
     hessian = net.beta * jacobian.T @ jacobian + np.diag(precision)
     variance = np.sum(jacobian @ np.linalg.inv(hessian) * jacobian, axis=1)
