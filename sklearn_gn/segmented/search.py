@@ -40,7 +40,7 @@ from sklearn_gn.segmented.problem import (
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
+from sklearn_gn.segmented.programme import MOST_ROWS, STARTS, kinks_at_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _COARSE = 16  # positions that are tried on the way, for each kink
@@ -196,23 +196,38 @@ def refine(problem, knots, rss):
 
 
 def _best_descent(problem, knots, rss):
-    """Return the best kinks of one series, also from other starts than these."""
-    k = knots.shape[1]
-    if k > 2:
-        starts = kinks_at_rows(problem, knots) if problem.form.ramp == 1 else knots
-    else:  # where the best second kink for each place of the first is a minimum
-        rows = spread(0, problem.table.n_rows[0] - 1, 4 * MOST_ROWS)
+    """Return the kinks of one series when no two neighbours are better elsewhere.
+
+    Lines with more than two begin at the best kinks at rows, too, which no pairs reach.
+    For each place of the first of two neighbours between those of others the second has
+    a best one, and from the best of these pairs all kinks move together.
+    """
+    k, table = knots.shape[1], problem.table
+    if k > 2 and problem.form.ramp == 1:
+        knots, rss = _from_starts(problem, knots, kinks_at_rows(problem, knots))
+    j, since = 0, 0
+    while since < max(k - 1, 1):  # until no pair is better elsewhere
+        others, before = np.delete(knots, slice(j, j + 2), axis=1), rss
+        around = np.hstack([[[LEFT]], others, [[RIGHT]]])[:, j : j + 2]
+        (low, high), last = locate(table, around)[0], table.n_rows[0] - 1
+        rows = spread(low, min(high, last), 4 * MOST_ROWS)
         each = problem.at(rows).of(np.zeros(len(rows), np.intp))
-        starts = problem.table.x[0, rows][:, None]
+        first = np.repeat(others, len(rows), axis=0), table.x[0, rows]
+        starts = np.sort(np.column_stack(first), axis=1)
         if k == 1:
-            rss = sum_of_squares(each, starts)
-            rss = np.where(feasible(each, starts[:, None])[:, 0], rss, np.inf)
+            found = sum_of_squares(each, starts)
         else:
-            second, rss = insert(each, starts)
+            second, found = insert(each, starts)
             starts = np.sort(np.column_stack([starts, second]), axis=1)
-        around = np.pad(rss, 1, constant_values=np.inf)
-        least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
-        starts = starts[least]
+        best = np.argsort(found, kind="stable")[:STARTS]
+        knots, rss = _from_starts(problem, knots, starts[best])
+        since = 1 if rss < before * (1 - DEPENDENT) else since + 1
+        j = (j + 1) % max(k - 1, 1)
+    return knots, rss
+
+
+def _from_starts(problem, knots, starts):
+    """Return the best kinks of one series to which they descend from one of some."""
     starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
@@ -237,15 +252,19 @@ def insert(problem, knots, below=np.inf):
         at = problem.at(rows, places)
         own, places = gains(at, orthogonal_part(at, pieces, found))
         gain, t = np.hstack([gain, own]), np.hstack([t, places])
-    helps = gain >= np.maximum(found.rss - below, 0)[:, None]
-    some = helps.any(axis=0)  # of these alone it matters whether they are allowed
-    if not some.any():
-        return t[:, 0], np.full(len(t), np.inf)
-    gain, t = np.where(helps, gain, -1)[:, some], t[:, some]
-    others = np.broadcast_to(knots[:, None], (*t.shape, knots.shape[1]))
-    trials = np.sort(np.concatenate([others, t[..., None]], axis=-1), axis=-1)
-    gain = np.where(feasible(problem, trials), gain, -1)
+    gain = np.where(gain >= np.maximum(found.rss - below, 0)[:, None], gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
+    trials = np.sort(np.hstack([knots, take(t, best)]), axis=1)[:, None]
+    rest = np.flatnonzero((take(gain, best) >= 0)[:, 0] & ~feasible(problem, trials)[:, 0])
+    if len(rest):  # of these series the best of all that are allowed
+        some = (gain[rest] >= 0).any(axis=0)
+        own, at = gain[rest][:, some], t[rest][:, some]
+        others = np.broadcast_to(knots[rest, None], (*at.shape, knots.shape[1]))
+        trials = np.sort(np.concatenate([others, at[..., None]], axis=-1), axis=-1)
+        own = np.where(feasible(problem.of(rest), trials), own, -1)
+        gain[rest] = -1
+        gain[np.ix_(rest, some)] = own
+        best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
     return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
 
