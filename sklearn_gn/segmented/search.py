@@ -248,14 +248,18 @@ def insert(problem, knots, below=np.inf):
     (first, last), distance = ends(problem), problem.limits.min_distance[:, None]
     if not problem.form.step and np.any((first > LEFT) | (last < 1)):
         places = np.hstack([first, last, knots - distance, knots + distance])
-        rows = np.minimum(locate(problem.table, places), problem.table.n_rows[:, None] - 1)
+        rows = np.minimum(
+            locate(problem.table, places), problem.table.n_rows[:, None] - 1
+        )
         at = problem.at(rows, places)
         own, places = gains(at, orthogonal_part(at, pieces, found))
         gain, t = np.hstack([gain, own]), np.hstack([t, places])
     gain = np.where(gain >= np.maximum(found.rss - below, 0)[:, None], gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
     trials = np.sort(np.hstack([knots, take(t, best)]), axis=1)[:, None]
-    rest = np.flatnonzero((take(gain, best) >= 0)[:, 0] & ~feasible(problem, trials)[:, 0])
+    rest = np.flatnonzero(
+        (take(gain, best) >= 0)[:, 0] & ~feasible(problem, trials)[:, 0]
+    )
     if len(rest):  # of these series the best of all that are allowed
         some = (gain[rest] >= 0).any(axis=0)
         own, at = gain[rest][:, some], t[rest][:, some]
