@@ -210,11 +210,15 @@ def solve(table, pieces, flat_end=False, start=None):
         matrix[..., :p, p:] = cross[..., m:]
         matrix[..., p:, :p] = np.swapaxes(cross[..., m:], -1, -2)
         matrix[..., p:, p:] = gram[..., m:, m:]
-    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
+    # Near the end of the data, products are small differences of large sums.
+    rounding = np.zeros(matrix.shape[:-1])
+    rounding[..., :p] = np.sum(np.abs(pieces.coef), axis=0) ** 2
+    rounding[..., :p] *= EXACT * take(table.powers, pieces.first)[..., 0]
+    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1) + rounding
     scale = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     scaled = matrix * scale[..., :, None] * scale[..., None, :]
-    shift = EXACT if start is None else HALF
-    half = factors.inverse_roots(scaled + shift * np.eye(scaled.shape[-1]))
+    shift = (EXACT if start is None else HALF) + rounding * scale**2
+    half = factors.inverse_roots(scaled + shift[..., None] * np.eye(scaled.shape[-1]))
     if np.isnan(half).any():  # rounding errors of pieces that few rows determine
         values, vectors = factors.eigenpairs(scaled)
         root = np.sqrt(np.maximum(values, HALF))

@@ -24,6 +24,7 @@ from sklearn_gn.segmented import programme
 from sklearn_gn.segmented.problem import (
     DEPENDENT,
     EXACT,
+    HALF,
     LEFT,
     MOST_CANDIDATES,
     RIGHT,
@@ -39,7 +40,7 @@ from sklearn_gn.segmented.problem import (
     sum_of_squares,
     take,
 )
-from sklearn_gn.segmented.programme import MOST_ROWS, kinks_at_rows
+from sklearn_gn.segmented.programme import MOST_ROWS, STARTS, kinks_at_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _COARSE = 16  # positions that are tried on the way, for each kink
@@ -195,22 +196,38 @@ def refine(problem, knots, rss):
 
 
 def _best_descent(problem, knots, rss):
-    """Return the best kinks of one series, also from other starts than these."""
-    k = knots.shape[1]
-    if k > 2:
-        starts = kinks_at_rows(problem, knots) if problem.form.ramp == 1 else knots
-    else:  # where the best second kink for each place of the first is a minimum
-        rows = spread(0, problem.table.n_rows[0] - 1, 4 * MOST_ROWS)
+    """Return the kinks of one series when no two neighbours are better elsewhere.
+
+    Lines with more than two begin at the best kinks at rows, too, which no pairs reach.
+    For each place of the first of two neighbours between those of others the second has
+    a best one, and from the best of these pairs all kinks move together.
+    """
+    k, table = knots.shape[1], problem.table
+    if k > 2 and problem.form.ramp == 1:
+        knots, rss = _from_starts(problem, knots, kinks_at_rows(problem, knots))
+    j, since = 0, 0
+    while since < max(k - 1, 1):  # until no pair is better elsewhere
+        others, before = np.delete(knots, slice(j, j + 2), axis=1), rss
+        around = np.hstack([[[LEFT]], others, [[RIGHT]]])[:, j : j + 2]
+        (low, high), last = locate(table, around)[0], table.n_rows[0] - 1
+        rows = spread(low, min(high, last), 4 * MOST_ROWS)
         each = problem.at(rows).of(np.zeros(len(rows), np.intp))
-        starts = problem.table.x[0, rows][:, None]
+        first = np.repeat(others, len(rows), axis=0), table.x[0, rows]
+        starts = np.sort(np.column_stack(first), axis=1)
         if k == 1:
-            rss = sum_of_squares(each, starts)
+            found = sum_of_squares(each, starts)
         else:
-            second, rss = insert(each, starts)
+            second, found = insert(each, starts)
             starts = np.sort(np.column_stack([starts, second]), axis=1)
-        around = np.pad(rss, 1, constant_values=np.inf)
-        least = (rss <= around[:-2]) & (rss <= around[2:]) & np.isfinite(rss)
-        starts = starts[least]
+        best = np.argsort(found, kind="stable")[:STARTS]
+        knots, rss = _from_starts(problem, knots, starts[best])
+        since = 1 if rss < before * (1 - DEPENDENT) else since + 1
+        j = (j + 1) % max(k - 1, 1)
+    return knots, rss
+
+
+def _from_starts(problem, knots, starts):
+    """Return the best kinks of one series to which they descend from one of some."""
     starts = np.concatenate([knots, starts])
     several = problem.of(np.zeros(len(starts), np.intp))
     found = sum_of_squares(several, starts)
@@ -228,51 +245,102 @@ def insert(problem, knots, below=np.inf):
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, orthogonal_part(problem, pieces, found))
-    helps = gain >= np.maximum(found.rss - below, 0)[:, None]
-    some = helps.any(axis=0)  # of these alone it matters whether they are allowed
-    if not some.any():
-        return t[:, 0], np.full(len(t), np.inf)
-    gain, t = np.where(helps, gain, -1)[:, some], t[:, some]
-    others = np.broadcast_to(knots[:, None], (*t.shape, knots.shape[1]))
-    trials = np.sort(np.concatenate([others, t[..., None]], axis=-1), axis=-1)
-    gain = np.where(feasible(problem, trials), gain, -1)
+    (first, last), distance = ends(problem), problem.limits.min_distance[:, None]
+    if not problem.form.step and np.any((first > LEFT) | (last < 1)):
+        places = np.hstack([first, last, knots - distance, knots + distance])
+        rows = np.minimum(
+            locate(problem.table, places), problem.table.n_rows[:, None] - 1
+        )
+        at = problem.at(rows, places)
+        own, places = gains(at, orthogonal_part(at, pieces, found))
+        gain, t = np.hstack([gain, own]), np.hstack([t, places])
+    gain = np.where(gain >= np.maximum(found.rss - below, 0)[:, None], gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
+    trials = np.sort(np.hstack([knots, take(t, best)]), axis=1)[:, None]
+    rest = np.flatnonzero(
+        (take(gain, best) >= 0)[:, 0] & ~feasible(problem, trials)[:, 0]
+    )
+    if len(rest):  # of these series the best of all that are allowed
+        some = (gain[rest] >= 0).any(axis=0)
+        own, at = gain[rest][:, some], t[rest][:, some]
+        others = np.broadcast_to(knots[rest, None], (*at.shape, knots.shape[1]))
+        trials = np.sort(np.concatenate([others, at[..., None]], axis=-1), axis=-1)
+        own = np.where(feasible(problem.of(rest), trials), own, -1)
+        gain[rest] = -1
+        gain[np.ix_(rest, some)] = own
+        best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
     return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
 
 
-def gains(problem, parts):
-    """Return the decrease by each candidate and its breakpoint, allowed or not, (B, c).
+def ends(problem):
+    """Return the first and the last position that limits leave a breakpoint, (B, 1)."""
+    table, (low, high, distance, _) = problem.table, problem.limits
+    last = take(table.x, table.n_rows[:, None] - 1)[:, 0]
+    first = np.maximum(low, table.x[:, 0] + distance)
+    return first[:, None], np.minimum(high, last - distance)[:, None]
 
-    ``parts`` come from :func:`orthogonal_part`. A kink between two rows is where the
-    lines of both sides meet, if they meet there (Hudson, "Fitting segmented curves
-    whose join points have to be estimated", 1966); one between parabolas is at a row.
+
+def gains(problem, parts):
+    """Return the decrease by each candidate and its breakpoint, allowed or not, (B, p).
+
+    ``parts`` come from :func:`orthogonal_part`. A kink is at a row or between two,
+    where the lines of both sides meet (Hudson, "Fitting segmented curves whose join
+    points have to be estimated", 1966). What a fit with a jump gains, less what it
+    costs to remove the jump, is the gain at any place: of parabolas the places are
+    those where they meet, or come nearest.
     """
     form, (_, t, before, *_) = problem.form, problem.candidates
     residual, inner, outside = parts
-    gain, change = gain_of_piece(residual[0], outside[0, 0], inner[0, 0])
-    if len(residual) == 1:
-        return gain, t
-    # The second function less its projection on the first.
-    share = outside[0, 1] / np.where(outside[0, 0] > 0, outside[0, 0], np.inf)
-    more, jump = gain_of_piece(
-        residual[1] - share[:, None] * residual[0],
-        outside[1, 1] - share * outside[0, 1],
-        inner[1, 1],
-    )
-    if form.step or form.ramp > 1:
-        return gain + more, t
-    if change.shape[1] > 1:  # of several targets, lines meet at places of their own
-        return gain, t
-    change, jump = change[:, 0], jump[:, 0]
-    bend = change - share * jump
-    meet = t - jump / np.where(bend != 0, bend, np.inf)
-    inside = (meet >= before) & (meet <= t) & (more >= 0)
-    gain, t = np.where(inside, gain + more, gain), np.where(inside, meet, t)
+    m, left, size, gain, cross = len(residual), [], [], [], {}
+    for i in range(m):  # elimination of the pieces, the step last
+        own, rest = outside[i, i], residual[i]
+        for j in range(i):
+            share = cross[i, j] / size[j]
+            own, rest = own - share * cross[i, j], rest - share[:, None] * left[j]
+        known = own > DEPENDENT * inner[i, i]
+        size.append(np.where(known, own, np.inf))
+        left.append(rest)
+        more = np.where(known, np.sum(rest**2, axis=1) / size[i], -np.inf)
+        gain.append(more + gain[-1] if i else more)
+        for j in range(i + 1, m):
+            of_both = [cross[j, k] * cross[i, k] / size[k] for k in range(i)]
+            cross[j, i] = np.where(known, outside[j, i] - sum(of_both), 0)
+    n_own = form.ramp + form.step
+    at_rows = gain[n_own - 1]
     if form.sign:
-        bend = np.where(inside, bend, change)
-        gain = np.where(form.sign * bend >= 0, gain, -1)
-    return gain, t
+        at_rows = np.where(form.sign * left[0][:, 0] >= 0, at_rows, -np.inf)
+    if m == n_own:
+        return at_rows, t
+    coef = [rest / own[:, None] for rest, own in zip(left, size, strict=True)]
+    for i in reversed(range(m)):
+        for j in range(i):
+            coef[j] = coef[j] - (cross[i, j] / size[j])[:, None] * coef[i]
+    slope, jump, bend = coef[0], coef[-1], coef[1] if m > 2 else 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if m == 2:
+            back = [np.sum(jump * slope, axis=1) / np.sum(slope**2, axis=1)]
+        else:  # of one target
+            root = np.sqrt(np.maximum(slope**2 - 4 * bend * jump, 0))
+            root = slope + np.copysign(root, slope)
+            back = [(root / (2 * bend))[:, 0], (2 * jump / root)[:, 0]]
+    places, all_gains = [t], [at_rows]
+    for s in back:  # to the left of the row
+        inside = (s >= 0) & (s <= t - before) & (gain[-1] > -np.inf)
+        s = np.where(inside, s, 0)
+        left_over = jump - s[:, None] * slope + (s**2)[:, None] * bend
+        direction, variance = [-s, s**2][: m - 1] + [np.ones_like(s)], 0.0
+        for i in range(m):
+            for j in range(i):
+                direction[i] = direction[i] - cross[i, j] / size[j] * direction[j]
+            variance = variance + direction[i] ** 2 / size[i]
+        inside &= variance > 0
+        cost = np.sum(left_over**2, axis=1) / np.where(inside, variance, np.inf)
+        if form.sign:
+            inside &= form.sign * slope[:, 0] >= 0
+        places.append(t - s)
+        all_gains.append(np.where(inside, gain[-1] - cost, -np.inf))
+    return np.concatenate(all_gains, axis=1), np.concatenate(places, axis=1)
 
 
 def orthogonal_part(problem, pieces, found):
@@ -284,8 +352,7 @@ def orthogonal_part(problem, pieces, found):
     form, (rows, t, _, powers, targets) = problem.form, problem.candidates
     q, end = problem.table.square.shape[1], found.end
     added = [[-t, 1.0], [t * t, -2 * t, 1.0]][: form.ramp]  # coefficients of 1, x, ...
-    if form.ramp < 2:
-        added.append([1.0])
+    added.append([1.0])
     # Sums from the later of the first rows on: of 1, x, ... with each present piece.
     own = take(problem.table.powers, pieces.first)[..., None]
     later = rows[:, None] >= pieces.first[..., None]
@@ -325,13 +392,6 @@ def orthogonal_part(problem, pieces, found):
     return residual, inner, outside
 
 
-def gain_of_piece(residual, outside, own):
-    """Return the decrease by a piece and its coefficients; of dependent ones, -inf."""
-    known = outside > DEPENDENT * own
-    coef = residual / np.where(known, outside, np.inf)[:, None]
-    return np.where(known, np.sum(residual * coef, axis=1), -np.inf), coef
-
-
 # --- Gauss-Newton steps --------------------------------------------------------------
 
 
@@ -340,7 +400,9 @@ def descend(problem, knots, rss, n_steps=30, tol=EXACT):
     if problem.form.step or knots.shape[1] == 0:
         return knots, rss
     moving, problem = np.arange(len(knots)), problem._replace(candidates=None)
-    lengths = np.array([1.0, 0.3])[None, :, None, None]  # of the steps that are tried
+    # Lengths of the steps that are tried. Where parabolas meet with nearly one slope, a
+    # step to first order is far too long.
+    lengths = 0.3 ** np.arange(2 if problem.form.ramp == 1 else 8)[:, None, None]
     for _ in range(n_steps):
         if not len(moving):
             break
@@ -381,6 +443,7 @@ def through_rows(problem, knots, rss):
         rows = locate(part.table, at)[:, None] + np.arange(-2, 2)[:, None]
         rows = np.clip(rows, 0, last[moving])
         beside = take(part.table.x, rows.reshape(len(at), -1)).reshape(rows.shape)
+        beside = np.clip(beside, *(each[:, None, None] for each in part.limits[:2]))
         places = np.concatenate([at[:, None], beside], axis=1)
         trial, new_rss = _best_of(part, places[:, which, np.arange(k)])
         better = new_rss < (1 - DEPENDENT) * rss[moving]
@@ -424,15 +487,47 @@ def gauss_newton_steps(problem, knots):
 
     def along(size):
         if jump.shape[2] == 1:
-            return np.where(size != 0, -jump / np.where(size != 0, size, 1), 0)[..., 0]
+            size = np.where(size != 0, size, np.inf)
+            step = (-jump / size)[..., 0]
+            root = half / np.swapaxes(size, 1, 2)
+            inverse = np.swapaxes(root, 1, 2) @ root
+            return within_limits(problem, knots, step, inverse)
         # Of several targets the moves that remove most of their jumps together.
         normal = metric * (size @ np.swapaxes(size, 1, 2))
         shift = EXACT * np.trace(normal, axis1=1, axis2=2) + np.finfo(float).tiny
         side = np.sum(size * (metric @ jump), axis=2, keepdims=True)
         normal = normal + shift[:, None, None] * np.eye(k)
-        return factors.solve_general(normal, -side)[..., 0]
+        step = factors.solve_general(normal, -side)[..., 0]
+        inverse = factors.solve_general(normal, np.eye(k)[None])
+        return within_limits(problem, knots, step, inverse)
 
     return along(old), along(change)
+
+
+def within_limits(problem, knots, step, inverse):
+    """Return the best steps that keep the bounds, and the distances that are asked for.
+
+    ``inverse`` is that of the Gauss-Newton matrix, whose quadratic model is minimised.
+    """
+    (first, last), k = ends(problem), knots.shape[1]
+    far = np.repeat(problem.limits.min_distance[:, None], k - 1, axis=1)
+    # What differences of neighbours are at least, and which of these are asked for.
+    least = np.hstack([first, far, -last])
+    asked = np.hstack([first > LEFT, far > 0, last < 1])
+    difference = np.diff(np.eye(k), prepend=0, append=0, axis=0)
+    active, moved = np.zeros_like(asked), step
+    while True:
+        missing = least - (knots + moved) @ difference.T
+        more = active | (asked & (missing > HALF))
+        if np.array_equal(more, active):
+            return moved
+        active = more
+        rows = difference * active[..., None]
+        matrix = rows @ inverse @ np.swapaxes(rows, 1, 2)
+        matrix = matrix + (~active + EXACT)[:, None] * np.eye(k + 1)
+        side = active * (least - (knots + step) @ difference.T)
+        multiplier = factors.solve_general(matrix, side[..., None])
+        moved = step + (inverse @ np.swapaxes(rows, 1, 2) @ multiplier)[..., 0]
 
 
 # --- residuals, and partitions ------------------------------------------------------

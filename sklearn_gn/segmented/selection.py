@@ -34,7 +34,7 @@ from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, gammaln
+from scipy.special import betaincinv, gammaln, logsumexp
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
@@ -69,6 +69,7 @@ from sklearn_gn.segmented.search import (
 )
 
 CRITERIA = ("bic", "aic", "gcv", "evidence")
+_COEFFICIENTS = np.tanh(np.linspace(0, 3.5, 29))  # of an autoregression
 
 
 def n_parameters(problem, n_breakpoints):
@@ -352,28 +353,37 @@ def choose(prepared, options, limits, folds=None, shared=False, start=None):
 def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
     """Return what is added to "bic" for noise that may be correlated, (B, k).
 
-    Neighbouring residuals with the correlation r lower the deviance of an
-    autoregression by as much as -n log(1 - r^2), so that few breakpoints in correlated
-    noise compete with many in independent noise. A number is refused where its own
-    noise speaks against it: rows of correlated noise count less, and with so many the
-    criterion would take fewer breakpoints.
+    The likelihood of residuals e as an autoregression of first order is averaged over
+    its coefficient r: few breakpoints in correlated noise compete with many in
+    independent noise. It is the restricted likelihood, so that a fit is not rewarded
+    for the slow waves that it takes away: the variance has the degrees of freedom of
+    the fit, and each of its p columns, smooth over n / p rows, the square under the
+    autoregression, (1 - r + r p / n)^2 times that under independent noise.
+
+    A number is refused where its own noise speaks against it: rows of correlated noise
+    count less, and with so many the criterion would take fewer breakpoints.
     """
-    penalty, rss = columns["search_penalty"].copy(), columns["rss"]
-    bic = np.where(np.isfinite(rss), columns["bic"], np.inf)
+    n, penalty = problem.table.n_rows, columns["search_penalty"].copy()
+    bic = np.where(np.isfinite(columns["rss"]), columns["bic"], np.inf)
     floor = EXACT * problem.table.total
+    r = _COEFFICIENTS[:, None]
     for k, e in enumerate(residuals):
-        square = np.sum(e**2, axis=1)
-        end = take(e, problem.table.n_rows[:, None] - 1)[:, 0]
-        size = (square - e[:, 0] ** 2) * (square - end**2)
-        together = np.maximum(np.sum(e[:, 1:] * e[:, :-1], axis=1), 0)
-        share = 1 - together**2 / np.where(size > 0, size, np.inf)
-        share = np.where(rss[:, k] > floor, share, 1)
-        penalty[:, k] += problem.table.n_rows * np.log(np.maximum(share, EXACT))
+        p = columns["n_parameters"][k] - k * problem.form.step  # jumps stay
+        ends = e[:, 0] ** 2 + take(e, n[:, None] - 1)[:, 0] ** 2
+        square, together = np.sum(e**2, axis=1), np.sum(e[:, 1:] * e[:, :-1], axis=1)
+        known = (columns["rss"][:, k] > floor) & (square > 0)
+        left = 1 + r**2 - (2 * r * together + r**2 * ends) / np.where(known, square, 1)
+        value = n * np.log(np.maximum(left, EXACT)) - np.log(1 - r**2)
+        smooth = p - problem.n_linear
+        value += 2 * smooth * np.log(1 - r + r * smooth / n)
+        average = -2 * (logsumexp(-value / 2, axis=0) - np.log(len(r)))
+        share = np.minimum(p / n_rows, 1 - EXACT)
+        penalty[:, k] += np.where(known, average - n_rows * np.log1p(-share), 0)
     numbers = columns["n_parameters"]
     for b, n in enumerate(problem.table.n_rows):
         while True:
             k = int(np.argmin(bic[b] + penalty[b]))
-            if not k or rss[b, k] <= floor[b]:
+            if not k or columns["rss"][b, k] <= floor[b]:
                 break
             noise = noise_of(residuals[k][b, :n], asked, numbers[k])
             if noise.redundancy * (numbers[k] + 1) >= n:

@@ -83,3 +83,59 @@ def test_one_kink_of_many_positions_is_at_its_best():
         for t in x[3:-3:10]
     )
     assert model.statistics_["rss"] <= least
+
+
+def parabolas(x, t):
+    beyond = np.maximum(x[:, None] - t, 0)
+    return np.column_stack([np.ones_like(x), x, x**2, beyond, beyond**2])
+
+
+def lines(x, t):
+    return np.column_stack([np.ones_like(x), x, np.maximum(x[:, None] - t, 0)])
+
+
+# Known places of minima: at a bound or a distance, beside a gap that is closed, and
+# between rows where parabolas nearly touch.
+@pytest.mark.parametrize(
+    ("columns", "k", "settings"),
+    [
+        (lines, 1, {"bounds": (2.0, 6.5)}),
+        (lines, 2, {"bounds": (2.0, 6.5)}),
+        (lines, 1, {"min_distance": 1.5}),
+        (lines, 2, {"min_distance": 1.5}),
+        (lines, 3, {}),
+        (parabolas, 1, {}),
+        (parabolas, 2, {}),
+        (parabolas, 1, {"min_rows": 1}),
+    ],
+)
+def test_no_places_on_a_grid_are_better(columns, k, settings):
+    degree = 2 if columns is parabolas else 1
+    low, high = settings.get("bounds", (0.0, 10.0))
+    apart = settings.get("min_distance", 0.0)
+    least = settings.get("min_rows", 2 + degree)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        x = np.sort(rng.uniform(0, 10, 34))
+        y = columns(x, [3.0, 6.0]) @ rng.standard_normal(1 + 3 * degree)
+        y += rng.choice([0.3, 3.0]) * rng.standard_normal(34)
+        ends = [low, high, x[0] + apart, x[-1] - apart]
+        inner = np.concatenate([x, (x[1:] + x[:-1]) / 2, ends])
+        grid = np.unique(inner[(inner >= low) & (inner <= high)])
+        grid = grid[:: 1 if k < 3 else 2]
+        trials = np.array([*combinations(grid, k)])
+        fits = np.all(
+            np.diff(trials, axis=1, prepend=x[0], append=x[-1]) >= apart - 1e-12, axis=1
+        ) & np.all((trials > x[0]) & (trials < x[-1]), axis=1)
+        counts = [np.sum(x <= t, axis=-1) for t in trials[:, :, None].swapaxes(0, 1)]
+        before = [np.sum(x < t, axis=-1) for t in trials[:, :, None].swapaxes(0, 1)]
+        rows = [counts[0]]
+        rows += [b - a for a, b in zip(before[:-1], counts[1:], strict=True)]
+        rows += [34 - before[-1]]
+        trials = trials[fits & np.all(np.array(rows) >= least, axis=0)]
+        A = np.array([columns(x, t) for t in trials])
+        q, _ = np.linalg.qr(A)
+        rss = y @ y - np.sum((np.swapaxes(q, 1, 2) @ y) ** 2, axis=1)
+        model = SegmentedRegressor(k, degree=degree, **settings).fit(x[:, None], y)
+        assert len(model.breakpoints_) == k
+        assert model.statistics_["rss"] <= rss.min() * (1 + 1e-6)
