@@ -16,14 +16,14 @@ root of that part, where the square root would count them like the others.
 Residuals that are large at a few points, such as those at a kink of initial values, can
 be explained at these alone, by changes that are wild between them. So both halves of
 the points have to find about the error that all of them find; where they do not, ``v``
-is damped. They need not explain the residuals of each other: where an equation lets
-errors grow, such as ahead of a front, the error comes from a small part of the
+is damped by sums. They need not explain the residuals of each other: where an equation
+lets errors grow, such as ahead of a front, the error comes from a small part of the
 residuals, and the rest may be noise.
 
 The sums ``J^T J`` lose the changes that residuals hardly see, and a small error may
 consist of these. Triangular factors of J keep them, and take longer: they are used for
-``error_estimate_``, not within a fit, if the halves agree; on more points where it
-takes these to agree.
+``error_estimate_``, not within a fit, and on three times as many points where the
+halves of the first ones do not agree.
 """
 
 import math
@@ -60,11 +60,11 @@ _AGREED = 0.5  # difference of errors that halves find, relative to that of all 
 
 
 def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"):
-    """Estimate of the relative L2 error; NaN for networks that are too large.
+    """Estimate of the relative L2 error; NaN if it is not known, as of large networks.
 
     The error is that of the "solution", of all outputs "in units" of their sizes, or
     the "largest" of each output and each unknown coefficient. ``draw`` makes further
-    fresh points for triangular factors; None: sums do.
+    fresh points for triangular factors; None: sums serve.
     """
     if n_weights(net) > MOST_WEIGHTS:
         return math.nan
@@ -81,8 +81,9 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
         return solution(*parts, error_of)
 
     # What the residuals make of the solution, to first order: the change of weights.
-    difference = math.inf
-    if draw is not None and n_weights(net) <= MOST_WEIGHTS:
+    if draw is None or n_weights(net) > MOST_WEIGHTS:
+        found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
+    else:
         found = solved(factor_over_pieces, fresh, correction_by_factors)
         n_residuals = sum(residual_counts(model.classes, fresh))
         if found[2] > _AGREED and n_residuals < _ENOUGH * n_weights(net):
@@ -90,9 +91,6 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
             drawn = _weighted(cast(drawn, np.float64), roots[: len(drawn)])
             fresh = *drawn, *fresh[len(drawn) :]
             found = solved(factor_over_pieces, fresh, correction_by_factors)
-        difference = found[2]
-    if difference > _AGREED:
-        found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
     change, explained, _ = found
     squares = np.sum(error_of(change) ** 2, axis=0)
     rest = explained**-0.25  # of the residuals that no change explains
@@ -252,8 +250,8 @@ def correction_by_factors(first, second, error_of):
     """What :func:`correction_of_halves` returns, to rounding and without damping."""
     both = _with_rows(first, second, n_triangular=len(second))
     square = np.sum(both[:, -1] ** 2)
-    if not (square > 0 and np.isfinite(both).all()):
-        return np.zeros(both.shape[1] - 1), 1.0, math.inf
+    if square == 0 or not np.isfinite(both).all():
+        return np.full(len(both) - 1, 0 * square), 1.0, 0 * square
     change = _least_squares(both)
     fall = square - np.sum((both[:, -1] + both[:, :-1] @ change) ** 2)
     explained = min(max(fall / square, _LEAST_EXPLAINED), 1.0)

@@ -20,7 +20,12 @@ from sklearn_gn.pde.jumps import MOST_AXES, flux_that_jumps, jumps
 from sklearn_gn.pinn import eigenvalues
 from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED
 from sklearn_gn.pinn.enrichment import PosedProblem
-from sklearn_gn.pinn.statement import IN_SPITE_OF_IT, VANISHED, fault_of_statement
+from sklearn_gn.pinn.statement import (
+    IN_SPITE_OF_IT,
+    VANISHED,
+    fault_of_statement,
+    kinks_left_open,
+)
 from sklearn_gn.pinn.windows import (
     FALL,
     FEW_ITERATIONS,
@@ -260,14 +265,16 @@ def _stall(case):
     solver = case.solver
     if case.reason is not StopReason.STALLED:
         return None
-    estimate = solver._estimated_at_end
+    estimate, size = solver._estimated_at_end, "not known"
     larger = "or give larger layers (hidden_layer_sizes)."
-    if not estimate > LARGEST_ERROR:
+    if not math.isnan(estimate):
+        size = f"{estimate:.2g}"
+    if estimate <= LARGEST_ERROR:
         found = _limit_of_the_network(solver)
     else:
         text = (
             "Its residuals are small, but the estimated relative error of the solution "
-            f"is {estimate:.2g} (error_estimate_): the equation is stiff, or its terms "
+            f"is {size} (error_estimate_): the equation is stiff, or its terms "
             "and outputs differ in size. State axes and outputs in units in which they "
             "are of size one, divide each equation by its largest coefficient, solve a "
             f"part of the domain, {larger}"
@@ -276,7 +283,7 @@ def _stall(case):
             text = (
                 "The equation holds in every window of time (window_ends_), but its "
                 "errors grow from window to window: the estimated relative error is "
-                f"{estimate:.2g} (error_estimate_). Solve a shorter time, {larger}"
+                f"{size} (error_estimate_). Solve a shorter time, {larger}"
             )
         found = Finding("stopped", text, "hidden_layer_sizes")
     place = "" if case.is_solved else concentration(solver)
@@ -433,6 +440,7 @@ def take_back_convergence(solver, run):
     reason = StopReason.STALLED
     case, rules = Case.of(solver, reason), (_undetermined, _vanished, _flux)
     wrong = solver._unidentified or any(f.text for rule in rules if (f := rule(case)))
+    wrong = wrong or (not case.is_solved and kinks_left_open(solver.problem_))
     if not wrong:
         posterior, unit = solver._posterior, solver._untrained_loss
         is_inverse = solver.problem_.unknown or (posterior and posterior.n_observations)
@@ -447,7 +455,7 @@ def take_back_convergence(solver, run):
             if not solver._estimated_error(factored=False) > _QUICK * LARGEST_ERROR:
                 return
             solver._estimated_at_end = solver.error_estimate_
-            if not solver._estimated_at_end > LARGEST_ERROR:
+            if solver._estimated_at_end <= LARGEST_ERROR:
                 return
         elif solver.fresh_loss_ <= WELL_SOLVED_LOSS * unit:
             return

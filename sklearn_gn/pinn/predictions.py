@@ -300,9 +300,14 @@ class SolutionMixin(PredictionIntervalMixin):
             relative_error_estimate,
             relative_error_in_windows,
         )
+        from sklearn_gn.pinn.statement import kinks_left_open
+        from sklearn_gn.pinn.windows import SOLVED_LOSS
 
         fitted, posterior = self._fitted, self._posterior
         if fitted.problem is None:
+            return math.nan
+        unsolved = self.fresh_loss_ > SOLVED_LOSS * self._untrained_loss
+        if unsolved and kinks_left_open(fitted.problem):
             return math.nan
         with backend.scope("float64", self._dtype_and_device()[1]):
             if posterior is not None:

@@ -380,7 +380,7 @@ def _ended(**changes):
         _undetermined=changes.get("undetermined", []),
         _said_undetermined=[],
         _unidentified=changes.get("left_open", ""),
-        _estimated_at_end=changes.get("estimate", np.nan),
+        _estimated_at_end=changes.get("estimate", 0.0),
         _solved_until=changes.get("until", np.inf),
         _may_grow=changes.get("may_grow", False),
         _is_accurate=False,
