@@ -27,18 +27,14 @@ halves of the first ones do not agree.
 """
 
 import math
-from functools import partial
 
-import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from scipy.linalg import lapack, solve_triangular
+from scipy.linalg import solve_triangular
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.pde.given_values import N_POINTS
+from sklearn_gn.pde.reading import slopes_of_equation
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
     MOST_WEIGHTS,
@@ -47,9 +43,9 @@ from sklearn_gn.pinn.model import (
     n_weights,
     richer,
 )
-from sklearn_gn.pinn.residuals import class_residuals, residual_counts
+from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.solution import output_slopes
-from sklearn_gn.pinn.statement import free_parts
+from sklearn_gn.pinn.statement import free_parts, read
 from sklearn_gn.pinn.windows import SinceBefore, marches, with_time, within
 
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
@@ -74,7 +70,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
         net = richer(net, model.problem.n_functions)
     roots = np.sqrt(even_weights(model, net, batches))
     fresh = _weighted(fresh, roots)
-    sizes, physical, scale, error_of = _outputs(model, net, fresh, batches)
+    sizes, physical, scale, error_of = _outputs(model, net, fresh)
 
     def solved(method, points, solution):
         parts = [method(model, net, half, batches) for half in halves(points)]
@@ -109,12 +105,12 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
     return float(rest * np.max(errors))
 
 
-def _outputs(model, net, fresh, like):
+def _outputs(model, net, fresh):
     """Squares of outputs, in units and as they are, units, and what changes do."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     in_time = free_parts(model, fresh)[1]
-    has_equation = _has_equation(model, net, fresh, like)
+    has_equation = _has_equation(model.problem, x)
 
     def determined(a):
         return has_equation * _without_free_parts(a, model.problem, x, in_time)
@@ -130,24 +126,12 @@ def _outputs(model, net, fresh, like):
     return sizes, physical, scale, error_of
 
 
-def _has_equation(model, net, points, like):
-    """Whether the equation at the first points depends on each output, (n, q)."""
-    layer, n = net.layers[-1], min(N_POINTS, len(points[0].x))
-    found, q = np.ones((n, layer.shape[1]), bool), len(model.problem.outputs)
-    if q == 1 or model.problem.transform is not None:
-        return np.ones((n, q), bool)
-    start = 0
-    for piece in pieces.cut(model.classes, points, like):
-        size = len(piece[0].x)
-        _, rows = pieces.dense_jacobian_of_piece(model, net, piece)
-        rows = rows[: size * model.classes[0].residual.n_outputs]
-        stop = rows.shape[1] - net.extra.size
-        rows = rows[:, stop - layer.size : stop].reshape(size, -1, layer.shape[1])
-        found[start : start + size] = (rows != 0).any(axis=1)[: n - start]
-        start += size
-        if start >= n:
-            break
-    return found.reshape(n, -1, q).any(axis=1)  # each output has one a region
+def _has_equation(problem, x):
+    """Whether the equation at points depends on each output, (n, q) or a number."""
+    reading, q = read(problem), len(problem.outputs)
+    if q == 1 or reading.factors is None:
+        return 1
+    return (slopes_of_equation(reading.problem, x, np.ones(q)) != 0).any(axis=(1, 2))
 
 
 def _relative(square, size):
@@ -175,9 +159,9 @@ def even_weights(model, net, batches):
         return ones
     squares = np.zeros(len(batches))
     for piece in pieces.cut(model.classes, batches):
-        _, parts = pieces.jacobian_of_piece(model, net, piece)
-        dense = (operators.multiplied_out([part])[0] for part in parts)
-        squares = squares + [np.sum(a.dense**2) + np.sum(a.extra**2) for a in dense]
+        _, rows = pieces.dense_jacobian_of_piece(model, net, piece)
+        ends = np.cumsum(residual_counts(model.classes, piece))
+        squares += [np.sum(own**2) for own in np.split(rows, ends[:-1])]
     usual = (squares > 0) & np.isfinite(squares)
     return np.where(usual, 1 / np.where(usual, squares, 1), 1)
 
@@ -238,20 +222,19 @@ def correction(gramian, gradient, square, damping=0.0):
 
 
 def factor_over_pieces(model, net, points, like):
-    """Triangular factor (n + 1, n + 1) of the Jacobian with the residuals appended."""
-    root = np.zeros((n_weights(net) + 1,) * 2)
-    for piece in pieces.cut(model.classes, points, like):
-        r, rows = pieces.dense_jacobian_of_piece(model, net, piece)
-        root = _with_rows(root, np.column_stack([rows, r]))
-    return root
+    """Triangular factor of the Jacobian with the residuals appended."""
+    found = pieces.cut(model.classes, points, like)
+    found = (pieces.dense_jacobian_of_piece(model, net, piece) for piece in found)
+    rows = np.concatenate([np.column_stack([rows, r]) for r, rows in found])
+    return np.linalg.qr(rows, mode="r")
 
 
 def correction_by_factors(first, second, error_of):
     """What :func:`correction_of_halves` returns, to rounding and without damping."""
-    both = _with_rows(first, second, n_triangular=len(second))
+    both = np.linalg.qr(np.vstack([first, second]), mode="r")
     square = np.sum(both[:, -1] ** 2)
     if square == 0 or not np.isfinite(both).all():
-        return np.full(len(both) - 1, 0 * square), 1.0, 0 * square
+        return np.full(both.shape[1] - 1, 0 * square), 1.0, 0 * square
     change = _least_squares(both)
     fall = square - np.sum((both[:, -1] + both[:, :-1] @ change) ** 2)
     explained = min(max(fall / square, _LEAST_EXPLAINED), 1.0)
@@ -261,16 +244,10 @@ def correction_by_factors(first, second, error_of):
 
 def _least_squares(root):
     """Solution of ``J v = -r`` for a factor of both; as good as one of least norm."""
-    n = len(root) - 1
+    n = root.shape[1] - 1
     shift = n * np.finfo(float).eps * np.linalg.norm(root[:, :n], axis=0).max()
-    root = _with_rows(root, shift * np.eye(n, n + 1), n_triangular=n)
+    root = np.linalg.qr(np.vstack([root, shift * np.eye(n, n + 1)]), mode="r")
     return -solve_triangular(root[:n, :n], root[:n, n])
-
-
-def _with_rows(root, rows, n_triangular=0):
-    """Triangular factor of more rows; the last ones may be a triangle."""
-    n_columns = math.isqrt(len(root))  # of a block
-    return np.triu(lapack.dtpqrt(n_triangular, n_columns, root, rows)[0])
 
 
 # --- in windows of time, carried from window to window --------------------------------
@@ -324,18 +301,11 @@ def _change_in_window(model, net, points, before):
     moved = []  # the points, with the values at the start corrected by the error there
     for kind, batch in zip(model.classes, points, strict=True):
         if isinstance(kind.residual.function, SinceBefore):
-            shift = _change_of_residuals(model, kind, *before, batch)
-            batch = batch._replace(data=np.asarray(batch.data) + np.asarray(shift))
+            alone = model._replace(classes=(kind,))
+            piece = (batch._replace(scale=np.ones(len(batch.x))),)
+            _, rows = pieces.dense_jacobian_of_piece(alone, before[0], piece)
+            shift = (rows @ before[1]).reshape(batch.data.shape)
+            batch = batch._replace(data=batch.data + shift)
         moved.append(batch)
     _, both, _ = pieces.sums_over_pieces(model, net, moved)
     return change + correction(gramian, both - own, 1.0)[0]
-
-
-@partial(jit_by_size, static_argnames=("model", "kind"))
-def _change_of_residuals(model, kind, net, change, batch):
-    flat, unravel = ravel_pytree(net)
-
-    def rows(flat):
-        return class_residuals(model, kind, unravel(flat), batch)
-
-    return jax.jvp(rows, (flat,), (change,))[1]

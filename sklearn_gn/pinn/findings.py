@@ -35,9 +35,7 @@ from sklearn_gn.pinn.windows import (
 )
 
 _MOST = 0.5  # of a loss, an axis or a predicted reduction
-# Estimated relative error beyond which a fit has not converged, and the part of it that
-# the quick estimate may be too small by.
-LARGEST_ERROR, _QUICK = 1e-2, 0.1
+LARGEST_ERROR = 1e-2  # estimated, beyond which a fit has not converged
 _EARLY = 0.1  # of a time budget, which a fit leaves unspent
 # Part of the domain, and of that part at both ends along an axis; of normal residuals,
 # 0.12 has half of the squares.
@@ -265,16 +263,14 @@ def _stall(case):
     solver = case.solver
     if case.reason is not StopReason.STALLED:
         return None
-    estimate, size = solver._estimated_at_end, "not known"
+    estimate = solver._estimated_at_end
     larger = "or give larger layers (hidden_layer_sizes)."
-    if not math.isnan(estimate):
-        size = f"{estimate:.2g}"
-    if estimate <= LARGEST_ERROR:
+    if not estimate > LARGEST_ERROR:
         found = _limit_of_the_network(solver)
     else:
         text = (
             "Its residuals are small, but the estimated relative error of the solution "
-            f"is {size} (error_estimate_): the equation is stiff, or its terms "
+            f"is {estimate:.2g} (error_estimate_): the equation is stiff, or its terms "
             "and outputs differ in size. State axes and outputs in units in which they "
             "are of size one, divide each equation by its largest coefficient, solve a "
             f"part of the domain, {larger}"
@@ -283,7 +279,7 @@ def _stall(case):
             text = (
                 "The equation holds in every window of time (window_ends_), but its "
                 "errors grow from window to window: the estimated relative error is "
-                f"{size} (error_estimate_). Solve a shorter time, {larger}"
+                f"{estimate:.2g} (error_estimate_). Solve a shorter time, {larger}"
             )
         found = Finding("stopped", text, "hidden_layer_sizes")
     place = "" if case.is_solved else concentration(solver)
@@ -452,10 +448,8 @@ def take_back_convergence(solver, run):
             run.final_state.control.clock.first
             < solver.max_time - (time.perf_counter() - run.began)
         ):
-            if not solver._estimated_error(factored=False) > _QUICK * LARGEST_ERROR:
-                return
             solver._estimated_at_end = solver.error_estimate_
-            if solver._estimated_at_end <= LARGEST_ERROR:
+            if not solver._estimated_at_end > LARGEST_ERROR:
                 return
         elif solver.fresh_loss_ <= WELL_SOLVED_LOSS * unit:
             return

@@ -347,7 +347,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver._is_accurate = bool(now.estimate <= settings.error)
     grows = growth is not None and growth.network and now.level.ended in ("", "time")
     solver._may_grow = grows and control.has_room(net)
-    solver._estimated_at_end, solver._solved_until = 0.0, math.inf
+    solver._estimated_at_end, solver._solved_until = math.nan, math.inf
     solver.window_ends_ = np.zeros(0)
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
     if isinstance(fitted.net, windows.Pieces):
