@@ -29,7 +29,7 @@ halves of the first ones do not agree.
 import math
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import lapack, solve_triangular
 
 from sklearn_gn.arrays import backend
 from sklearn_gn.linalg.factors import factor
@@ -222,16 +222,17 @@ def correction(gramian, gradient, square, damping=0.0):
 
 
 def factor_over_pieces(model, net, points, like):
-    """Triangular factor of the Jacobian with the residuals appended."""
-    found = pieces.cut(model.classes, points, like)
-    found = (pieces.dense_jacobian_of_piece(model, net, piece) for piece in found)
-    rows = np.concatenate([np.column_stack([rows, r]) for r, rows in found])
-    return np.linalg.qr(rows, mode="r")
+    """Triangular factor (n + 1, n + 1) of the Jacobian with the residuals appended."""
+    root = np.zeros((n_weights(net) + 1,) * 2)
+    for piece in pieces.cut(model.classes, points, like):
+        r, rows = pieces.dense_jacobian_of_piece(model, net, piece)
+        root = _with_rows(root, np.column_stack([rows, r]))
+    return root
 
 
 def correction_by_factors(first, second, error_of):
     """What :func:`correction_of_halves` returns, to rounding and without damping."""
-    both = np.linalg.qr(np.vstack([first, second]), mode="r")
+    both = _with_rows(first, second, n_triangular=len(second))
     square = np.sum(both[:, -1] ** 2)
     if square == 0 or not np.isfinite(both).all():
         return np.full(both.shape[1] - 1, 0 * square), 1.0, 0 * square
@@ -244,10 +245,16 @@ def correction_by_factors(first, second, error_of):
 
 def _least_squares(root):
     """Solution of ``J v = -r`` for a factor of both; as good as one of least norm."""
-    n = root.shape[1] - 1
+    n = len(root) - 1
     shift = n * np.finfo(float).eps * np.linalg.norm(root[:, :n], axis=0).max()
-    root = np.linalg.qr(np.vstack([root, shift * np.eye(n, n + 1)]), mode="r")
+    root = _with_rows(root, shift * np.eye(n, n + 1), n_triangular=n)
     return -solve_triangular(root[:n, :n], root[:n, n])
+
+
+def _with_rows(root, rows, n_triangular=0):
+    """Triangular factor of more rows; the last ones may be a triangle."""
+    n_columns = math.isqrt(len(root))  # of a block
+    return np.triu(lapack.dtpqrt(n_triangular, n_columns, root, rows)[0])
 
 
 # --- in windows of time, carried from window to window --------------------------------
