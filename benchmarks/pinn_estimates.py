@@ -28,8 +28,9 @@ NOTES = (
     "differential equations in time. error is the relative L2 error over the outputs "
     "that are compared, estimate is error_estimate_, ratio the estimate over the "
     "error; seconds are CPU time with one thread, compilation included.",
-    "A row without an estimate is one that is refused: where the network is too large, "
-    "or the problem leaves something open.",
+    "A row without an estimate is one that is refused, where the network is too large, "
+    "the problem leaves something open or the residuals do not tell, or one whose "
+    "reference has not all outputs.",
 )
 
 
@@ -66,7 +67,8 @@ def figures(name):
         "weights": int(sum(a.size for a in (*model.coefs_, *model.intercepts_))),
         "iterations": model.n_iter_,
     }
-    if np.isfinite(estimate):
+    # The estimate is that of all outputs, of which a reference may lack some.
+    if np.isfinite(estimate) and not np.isnan(values).all(axis=0).any():
         answer |= {"estimate": estimate, "ratio": estimate / max(error, 1e-15)}
     return answer
 

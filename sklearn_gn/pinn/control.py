@@ -293,10 +293,8 @@ def _begins_anew(now, state, settings, step, stop):
     is_first_order = settings.steps.solver.name != "dngd"
     if is_first_order or not (alone and unexplained) or now.n_starts == _MOST_STARTS:
         return False
-    stuck, total = (
-        has_vanished(now, state.net, settings, class_losses),
-        class_losses.sum(),
-    )
+    stuck = has_vanished(now, state.net, settings, class_losses)
+    total = class_losses.sum()
     if stop is not None and stop in ("stalled", step.no_progress):
         # It has learnt next to nothing at its points of training.
         unmet = _unmet(model, class_losses, now.first_classes, _UNMET_LOSS)
@@ -348,14 +346,11 @@ def points_for(classes, n_weights, times=1):
         counts, most = FEW_POINTS, _MOST_OF_FEW
     else:
         interior, *conditions = [kind for kind in classes if kind.name != "data"]
-        n_residuals, most = _RESIDUALS * n_weights, _MOST
         share = _BOUNDARY_SHARE if conditions else 0.0
         outputs = np.mean([kind.n_outputs for kind in conditions]) if conditions else 1
-        counts = (
-            (1 - share) * n_residuals / interior.n_outputs,
-            share * n_residuals / outputs,
-        )
-        counts = np.clip(counts, LEAST_POINTS, _MOST).astype(int).tolist()
+        counts = _RESIDUALS * n_weights * np.array([1 - share, share])
+        counts, most = counts / [interior.n_outputs, outputs], _MOST
+        counts = np.clip(counts, LEAST_POINTS, most).astype(int).tolist()
     return Sizes(*(min(times * n, m) for n, m in zip(counts, most, strict=True)))
 
 
@@ -366,12 +361,8 @@ def has_room(net):
 
 def refined(points, state, settings):
     """Return the state with what is due, and whether other points are to be drawn."""
-    now, model, net, memory = (
-        state.control,
-        settings.models[-1],
-        state.net,
-        state.memory,
-    )
+    now, model = state.control, settings.models[-1]
+    net, memory = state.net, state.memory
     due, level, weighing, batches = now.next, now.level, now.weighing, state.batches
     clock = now.clock._replace(began=time.perf_counter())
     now, lowest = now._replace(next=None, clock=clock), (level.before, *level.falls)[-1]

@@ -151,6 +151,5 @@ def other_solutions(solver):
         "begin near its value, Unknown(initial), or state what singles it out, such as "
         "a transform that is positive."
     )
-    return (
-        ("", False) if set(found) <= set(solver._undetermined) else (text, bool(kind))
-    )
+    says_nothing = set(found) <= set(solver._undetermined)
+    return ("", False) if says_nothing else (text, bool(kind))

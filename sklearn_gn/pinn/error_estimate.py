@@ -16,29 +16,25 @@ root of that part, where the square root would count them like the others.
 Residuals that are large at a few points, such as those at a kink of initial values, can
 be explained at these alone, by changes that are wild between them. So both halves of
 the points have to find about the error that all of them find; where they do not, ``v``
-is damped. They need not explain the residuals of each other: where an equation lets
-errors grow, such as ahead of a front, the error comes from a small part of the
+is damped by sums. They need not explain the residuals of each other: where an equation
+lets errors grow, such as ahead of a front, the error comes from a small part of the
 residuals, and the rest may be noise.
 
 The sums ``J^T J`` lose the changes that residuals hardly see, and a small error may
 consist of these. Triangular factors of J keep them, and take longer: they are used for
-``error_estimate_``, not within a fit, if the halves agree; on more points where it
-takes these to agree.
+``error_estimate_``, not within a fit, and on three times as many points where the
+halves of the first ones do not agree.
 """
 
 import math
-from functools import partial
 
-import jax
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from scipy.linalg import lapack, solve_triangular
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.arrays.compilation import jit_by_size
-from sklearn_gn.linalg import jacobian as operators
 from sklearn_gn.linalg.factors import factor
 from sklearn_gn.pde.given_values import N_POINTS
+from sklearn_gn.pde.reading import slopes_of_equation
 from sklearn_gn.pinn import pieces
 from sklearn_gn.pinn.model import (
     MOST_WEIGHTS,
@@ -47,9 +43,9 @@ from sklearn_gn.pinn.model import (
     n_weights,
     richer,
 )
-from sklearn_gn.pinn.residuals import class_residuals, residual_counts
+from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.solution import output_slopes
-from sklearn_gn.pinn.statement import free_parts
+from sklearn_gn.pinn.statement import free_parts, read
 from sklearn_gn.pinn.windows import SinceBefore, marches, with_time, within
 
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
@@ -60,11 +56,11 @@ _AGREED = 0.5  # difference of errors that halves find, relative to that of all 
 
 
 def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"):
-    """Estimate of the relative L2 error; NaN for networks that are too large.
+    """Estimate of the relative L2 error; NaN if it is not known, as of large networks.
 
     The error is that of the "solution", of all outputs "in units" of their sizes, or
     the "largest" of each output and each unknown coefficient. ``draw`` makes further
-    fresh points for triangular factors; None: sums do.
+    fresh points for triangular factors; None: sums serve.
     """
     if n_weights(net) > MOST_WEIGHTS:
         return math.nan
@@ -74,15 +70,16 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
         net = richer(net, model.problem.n_functions)
     roots = np.sqrt(even_weights(model, net, batches))
     fresh = _weighted(fresh, roots)
-    sizes, physical, scale, error_of = _outputs(model, net, fresh, batches)
+    sizes, physical, scale, error_of = _outputs(model, net, fresh)
 
     def solved(method, points, solution):
         parts = [method(model, net, half, batches) for half in halves(points)]
         return solution(*parts, error_of)
 
     # What the residuals make of the solution, to first order: the change of weights.
-    difference = math.inf
-    if draw is not None and n_weights(net) <= MOST_WEIGHTS:
+    if draw is None or n_weights(net) > MOST_WEIGHTS:
+        found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
+    else:
         found = solved(factor_over_pieces, fresh, correction_by_factors)
         n_residuals = sum(residual_counts(model.classes, fresh))
         if found[2] > _AGREED and n_residuals < _ENOUGH * n_weights(net):
@@ -90,9 +87,6 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
             drawn = _weighted(cast(drawn, np.float64), roots[: len(drawn)])
             fresh = *drawn, *fresh[len(drawn) :]
             found = solved(factor_over_pieces, fresh, correction_by_factors)
-        difference = found[2]
-    if difference > _AGREED:
-        found = solved(pieces.sums_over_pieces, fresh, correction_of_halves)
     change, explained, _ = found
     squares = np.sum(error_of(change) ** 2, axis=0)
     rest = explained**-0.25  # of the residuals that no change explains
@@ -111,12 +105,12 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
     return float(rest * np.max(errors))
 
 
-def _outputs(model, net, fresh, like):
+def _outputs(model, net, fresh):
     """Squares of outputs, in units and as they are, units, and what changes do."""
     x = np.asarray(fresh[0].x)[:N_POINTS, 0]
     values, slopes = backend.to_numpy(output_slopes(model, net, x))
     in_time = free_parts(model, fresh)[1]
-    has_equation = _has_equation(model, net, fresh, like)
+    has_equation = _has_equation(model.problem, x)
 
     def determined(a):
         return has_equation * _without_free_parts(a, model.problem, x, in_time)
@@ -132,24 +126,12 @@ def _outputs(model, net, fresh, like):
     return sizes, physical, scale, error_of
 
 
-def _has_equation(model, net, points, like):
-    """Whether the equation at the first points depends on each output, (n, q)."""
-    layer, n = net.layers[-1], min(N_POINTS, len(points[0].x))
-    found, q = np.ones((n, layer.shape[1]), bool), len(model.problem.outputs)
-    if q == 1 or model.problem.transform is not None:
-        return np.ones((n, q), bool)
-    start = 0
-    for piece in pieces.cut(model.classes, points, like):
-        size = len(piece[0].x)
-        _, rows = pieces.dense_jacobian_of_piece(model, net, piece)
-        rows = rows[: size * model.classes[0].residual.n_outputs]
-        stop = rows.shape[1] - net.extra.size
-        rows = rows[:, stop - layer.size : stop].reshape(size, -1, layer.shape[1])
-        found[start : start + size] = (rows != 0).any(axis=1)[: n - start]
-        start += size
-        if start >= n:
-            break
-    return found.reshape(n, -1, q).any(axis=1)  # each output has one a region
+def _has_equation(problem, x):
+    """Whether the equation at points depends on each output, (n, q) or a number."""
+    reading, q = read(problem), len(problem.outputs)
+    if q == 1 or reading.factors is None:
+        return 1
+    return (slopes_of_equation(reading.problem, x, np.ones(q)) != 0).any(axis=(1, 2))
 
 
 def _relative(square, size):
@@ -177,9 +159,9 @@ def even_weights(model, net, batches):
         return ones
     squares = np.zeros(len(batches))
     for piece in pieces.cut(model.classes, batches):
-        _, parts = pieces.jacobian_of_piece(model, net, piece)
-        dense = (operators.multiplied_out([part])[0] for part in parts)
-        squares = squares + [np.sum(a.dense**2) + np.sum(a.extra**2) for a in dense]
+        _, rows = pieces.dense_jacobian_of_piece(model, net, piece)
+        ends = np.cumsum(residual_counts(model.classes, piece))
+        squares += [np.sum(own**2) for own in np.split(rows, ends[:-1])]
     usual = (squares > 0) & np.isfinite(squares)
     return np.where(usual, 1 / np.where(usual, squares, 1), 1)
 
@@ -252,8 +234,8 @@ def correction_by_factors(first, second, error_of):
     """What :func:`correction_of_halves` returns, to rounding and without damping."""
     both = _with_rows(first, second, n_triangular=len(second))
     square = np.sum(both[:, -1] ** 2)
-    if not (square > 0 and np.isfinite(both).all()):
-        return np.zeros(both.shape[1] - 1), 1.0, math.inf
+    if square == 0 or not np.isfinite(both).all():
+        return np.full(both.shape[1] - 1, 0 * square), 1.0, 0 * square
     change = _least_squares(both)
     fall = square - np.sum((both[:, -1] + both[:, :-1] @ change) ** 2)
     explained = min(max(fall / square, _LEAST_EXPLAINED), 1.0)
@@ -326,18 +308,11 @@ def _change_in_window(model, net, points, before):
     moved = []  # the points, with the values at the start corrected by the error there
     for kind, batch in zip(model.classes, points, strict=True):
         if isinstance(kind.residual.function, SinceBefore):
-            shift = _change_of_residuals(model, kind, *before, batch)
-            batch = batch._replace(data=np.asarray(batch.data) + np.asarray(shift))
+            alone = model._replace(classes=(kind,))
+            piece = (batch._replace(scale=np.ones(len(batch.x))),)
+            _, rows = pieces.dense_jacobian_of_piece(alone, before[0], piece)
+            shift = (rows @ before[1]).reshape(batch.data.shape)
+            batch = batch._replace(data=batch.data + shift)
         moved.append(batch)
     _, both, _ = pieces.sums_over_pieces(model, net, moved)
     return change + correction(gramian, both - own, 1.0)[0]
-
-
-@partial(jit_by_size, static_argnames=("model", "kind"))
-def _change_of_residuals(model, kind, net, change, batch):
-    flat, unravel = ravel_pytree(net)
-
-    def rows(flat):
-        return class_residuals(model, kind, unravel(flat), batch)
-
-    return jax.jvp(rows, (flat,), (change,))[1]

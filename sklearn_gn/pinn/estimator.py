@@ -134,7 +134,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         Loss of the returned network on the last training points, and on fresh ones.
     error_estimate_ : float
         Estimated relative L2 error without the effect of noise, computed at the first
-        access. NaN in plain regression and for more than 3,000 weights.
+        access. NaN in plain regression, for more than 3,000 weights, and where an
+        unsolved equation leaves kinks open.
     enrichment_ : dict
         Number of known functions that the network has as inputs, by their names.
     window_ends_ : ndarray

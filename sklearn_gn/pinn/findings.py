@@ -20,7 +20,12 @@ from sklearn_gn.pde.jumps import MOST_AXES, flux_that_jumps, jumps
 from sklearn_gn.pinn import eigenvalues
 from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED
 from sklearn_gn.pinn.enrichment import PosedProblem
-from sklearn_gn.pinn.statement import IN_SPITE_OF_IT, VANISHED, fault_of_statement
+from sklearn_gn.pinn.statement import (
+    IN_SPITE_OF_IT,
+    VANISHED,
+    fault_of_statement,
+    kinks_left_open,
+)
 from sklearn_gn.pinn.windows import (
     FALL,
     FEW_ITERATIONS,
@@ -30,9 +35,7 @@ from sklearn_gn.pinn.windows import (
 )
 
 _MOST = 0.5  # of a loss, an axis or a predicted reduction
-# Estimated relative error beyond which a fit has not converged, and the part of it that
-# the quick estimate may be too small by.
-LARGEST_ERROR, _QUICK = 1e-2, 0.1
+LARGEST_ERROR = 1e-2  # estimated, beyond which a fit has not converged
 _EARLY = 0.1  # of a time budget, which a fit leaves unspent
 # Part of the domain, and of that part at both ends along an axis; of normal residuals,
 # 0.12 has half of the squares.
@@ -433,6 +436,7 @@ def take_back_convergence(solver, run):
     reason = StopReason.STALLED
     case, rules = Case.of(solver, reason), (_undetermined, _vanished, _flux)
     wrong = solver._unidentified or any(f.text for rule in rules if (f := rule(case)))
+    wrong = wrong or (not case.is_solved and kinks_left_open(solver.problem_))
     if not wrong:
         posterior, unit = solver._posterior, solver._untrained_loss
         is_inverse = solver.problem_.unknown or (posterior and posterior.n_observations)
@@ -444,8 +448,6 @@ def take_back_convergence(solver, run):
             run.final_state.control.clock.first
             < solver.max_time - (time.perf_counter() - run.began)
         ):
-            if not solver._estimated_error(factored=False) > _QUICK * LARGEST_ERROR:
-                return
             solver._estimated_at_end = solver.error_estimate_
             if not solver._estimated_at_end > LARGEST_ERROR:
                 return

@@ -291,29 +291,26 @@ class SolutionMixin(PredictionIntervalMixin):
         """Estimate of the relative L2 error of the solution, from its residuals."""
         check_is_fitted(self)
         if self._error_estimate is None:
-            self._error_estimate = self._estimated_error(factored=True)
+            with backend.scope("float64", self._dtype_and_device()[1]):
+                self._error_estimate = self._estimated_error()
         return self._error_estimate
 
-    def _estimated_error(self, factored):
-        """The estimate, or a quicker one in units, which is seldom much too small."""
-        from sklearn_gn.pinn.error_estimate import (
-            relative_error_estimate,
-            relative_error_in_windows,
-        )
+    def _estimated_error(self):
+        from sklearn_gn.pinn import error_estimate
+        from sklearn_gn.pinn.statement import kinks_left_open
+        from sklearn_gn.pinn.windows import SOLVED_LOSS
 
-        fitted, posterior = self._fitted, self._posterior
-        if fitted.problem is None:
-            return math.nan
-        with backend.scope("float64", self._dtype_and_device()[1]):
-            if posterior is not None:
-                draw, of = None, "in units"
-                if factored:
-                    draw, of = self._draw_fresh, "solution"
-                known = posterior.model, posterior.net, posterior.batches
-                return relative_error_estimate(*known, posterior.fresh, draw, of=of)
-            if self._window_points is not None:
-                given = fitted.model, fitted.net, self._window_points
-                return relative_error_in_windows(*given)
+        fitted, known = self._fitted, self._posterior
+        is_open = fitted.problem is None or (
+            self.fresh_loss_ > SOLVED_LOSS * self._untrained_loss
+            and kinks_left_open(fitted.problem)
+        )
+        if not is_open and known is not None:
+            given = known.model, known.net, known.batches, known.fresh
+            return error_estimate.relative_error_estimate(*given, self._draw_fresh)
+        if not is_open and self._window_points is not None:
+            given = fitted.model, fitted.net, self._window_points
+            return error_estimate.relative_error_in_windows(*given)
         return math.nan
 
     def relative_error(

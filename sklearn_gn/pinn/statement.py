@@ -381,9 +381,8 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
 def fault_of_statement(solver, stuck):
     """What in the problem of an unsolved fit is at fault; "" if that is not known."""
     problem = solver.problem_
-    found = (_contradicted_observations(solver) if stuck else "") or (
-        too_many_conditions(problem)
-    )
+    found = _contradicted_observations(solver) if stuck else ""
+    found = found or kinks_left_open(problem) or too_many_conditions(problem)
     if not (found or "loss_data" in solver.convergence_log_):
         found = growing_waves(problem)
     axis, places = ("", []) if found else carried_kinks(problem)
@@ -430,6 +429,35 @@ def _integral_over_time(problem):
         "along a solution that changes fast. If the integral is from the start to "
         f"{t}, state it as an output of its own: outputs=('u', 'v'), the further "
         f"equation d(u['v'], {t!r})({t}) - u['u']({t}), and the initial value 0 of 'v'."
+    )
+
+
+# --- equations whose solutions have kinks or jump ------------------------------------
+#
+# Without second derivatives nothing decides how the solution goes on where the
+# characteristics of a nonlinear equation meet. There a network may follow any of many
+# weak solutions, and each of them looks, but for the residuals in a narrow layer, as if
+# it were the one that is meant.
+
+
+def kinks_left_open(problem):
+    """What to do about such an equation, which a fit has not solved, or ""."""
+    domain, reading, q = problem.domain, read(problem), len(problem.outputs)
+    in_time = domain.axes == (domain.time,)  # which is followed from its start
+    if in_time or problem.unknown or reading.orders is None or max(reading.orders) != 1:
+        return ""
+    given = (slopes_of_equation(problem, reading.x, k * np.ones(q)) for k in (1, 2))
+    one, other = (slopes[:, :, 1 : 1 + domain.dim] for slopes in given)
+    if np.allclose(one, other, rtol=ROUNDING):
+        return ""
+    return (
+        "The equation has no second derivatives, and the factors of the first ones "
+        "depend on the solution: where its characteristics meet, the solution has a "
+        "kink or jumps, and the equation alone does not say which one is meant, so "
+        "that there is no error_estimate_. For the limit of small viscosity state a "
+        "viscosity, such as - 0.005 * laplacian(u)(x) after d(u, 't')(x), or a "
+        "sequence of problems with smaller and smaller ones. Or end the domain before "
+        "the kink."
     )
 
 

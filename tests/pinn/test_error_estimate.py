@@ -307,6 +307,38 @@ def test_the_estimate_knows_errors_that_grow_ahead_of_a_front():
     assert error / 1.5 < solver.error_estimate_ < 1.5 * error
 
 
+@pytest.mark.parametrize("spreads", [True, False])
+def test_an_equation_that_leaves_a_kink_open_has_an_estimate_if_it_is_solved(spreads):
+    """Waves that spread, u = x / (1 + t), and a distance, whose sign is open, too."""
+
+    def waves(u, x):
+        return d(u, "t")(x) + u(x) * d(u, "x")(x)
+
+    def distance(u, x):
+        return d(u, "x")(x) ** 2 - 1
+
+    start = [Initial(lambda x: x[0]), Dirichlet(0.0, on="x=min")]
+    problem = Problem(waves, Box(x=(0, 1), t=(0, 1)), start)
+    if not spreads:
+        problem = Problem(distance, Interval(-1, 1, axis="x"), [Dirichlet(0.0)])
+    sizes = {"hidden_layer_sizes": (8,), "n_interior": 60, "n_boundary": 20}
+    solver = PINNSolver(problem, **sizes, max_iter=40, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        solver.fit()
+    said = "".join(str(warning.message) for warning in caught)
+    assert ("characteristics meet" in said) != spreads
+    if spreads:
+        x, t = np.random.RandomState(0).rand(2, 200)
+        exact = x / (1 + t)
+        error = np.linalg.norm(solver.predict(np.column_stack([x, t])) - exact)
+        error /= np.linalg.norm(exact)
+        assert error / 3 < solver.error_estimate_ < 3 * error
+    else:
+        assert np.isnan(solver.error_estimate_)
+        assert not solver.converged_
+
+
 def test_the_estimate_is_kept(solver):
     value = solver.error_estimate_
     assert pickle.loads(pickle.dumps(solver)).error_estimate_ == value

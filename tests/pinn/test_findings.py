@@ -794,19 +794,6 @@ def test_without_time_for_the_estimate_only_a_tiny_loss_has_converged(fresh, rea
     assert (solver.converged_, solver.stop_reason_) == (reason == "tol", reason)
 
 
-@pytest.mark.parametrize(("error", "reason"), [(2e-2, "stalled"), (9e-3, "tol")])
-def test_a_quick_estimate_that_is_too_small_does_not_decide(error, reason):
-    solver = _ended(fresh=1e-9)
-    solver._untrained_loss = 1.0
-    solver._posterior = SimpleNamespace(n_observations=0.0)
-    solver.max_time, solver.converged_ = None, True
-    solver._estimated_error = lambda factored: 2e-3
-    solver.error_estimate_ = error
-    run = SimpleNamespace(stop_reason=StopReason("tol"))
-    findings.take_back_convergence(solver, run)
-    assert (solver.converged_, solver.stop_reason_) == (reason == "tol", reason)
-
-
 def test_a_coefficient_that_nothing_determines_has_no_finite_deviation():
     def decay(u, x, rate):
         return d(u, "t")(x) + rate * u(x)
