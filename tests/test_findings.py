@@ -271,7 +271,7 @@ def test_shares_of_a_committee_are_told():
     X = np.random.default_rng(0).normal(size=(150, 3))
     model = VarProNetRegressor(random_state=0).fit(X, X[:, 0] + np.sin(2 * X[:, 1]))
     names = [repr(member) for member in model.estimators_]
-    assert names[0].startswith("<relu network (10,), share ")
+    assert names[0].startswith("<relu (10,), share ")
     assert names[-1] == f"<Gaussian process, share {model.estimators_[-1].share_:.2g}>"
 
 

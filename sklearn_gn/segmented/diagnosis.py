@@ -104,8 +104,7 @@ def warn_of_number(model, outlying=()):
 
 
 def _points(model):
-    figures = model.statistics_
-    free, used = figures["degrees_of_freedom"], figures["n_parameters"]
+    n, used, free, *_ = model.statistics_.values()
     if free > used:
         return None
     result = "intervals are wide, and breakpoints may follow the noise"
@@ -113,7 +112,7 @@ def _points(model):
         result = "the noise cannot be estimated, and standard errors are NaN"
     why = ", because the noise is correlated" if len(model.autocorrelation_) else ""
     text = (
-        f"The weights of the rows sum to {figures['n_rows']:.4g}, which with "
+        f"The weights of the rows sum to {n:.4g}, which with "
         f"{used:.0f} parameters leaves {counted(free, 'degree')} of freedom{why}: "
         f"{result}. Take more rows, or fewer breakpoints."
     )

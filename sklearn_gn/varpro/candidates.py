@@ -402,15 +402,12 @@ def with_shares(kinds, weights):
 class FittedMember:
     """One member of a committee: it predicts, and says what the evidence chose.
 
-    It is a network, the linear model, the class frequencies, or a Gaussian process.
-
     Attributes
     ----------
     activations_ : tuple of str
         One for each hidden layer.
     coefs_ : list of ndarray
-        Weights of the hidden layers, for scaled features; weights of features that the
-        evidence has switched off are zero.
+        Weights of the hidden layers, for scaled features; zero where switched off.
     intercepts_ : list of ndarray
         Biases of the hidden layers.
     alpha_ : dict
@@ -454,11 +451,9 @@ class FittedMember:
 
     def __repr__(self):
         kind = "linear model" if self._classes is None else "class frequencies"
-        if hasattr(self, "length_scales_"):
-            kind = "Gaussian process"
-        elif self.coefs_:
-            sizes = tuple(map(len, self.intercepts_))
-            kind = f"{' '.join(self.activations_)} network {sizes}"
+        kind = "Gaussian process" if hasattr(self, "length_scales_") else kind
+        if self.coefs_:
+            kind = f"{' '.join(self.activations_)} {tuple(map(len, self.intercepts_))}"
         return f"<{kind}, share {np.mean(self.share_):.2g}>"
 
     def predict(self, X):

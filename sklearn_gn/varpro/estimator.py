@@ -474,12 +474,8 @@ class _VarProNet(
 
     def _share_of_linear(self):
         network, *others = getattr(self, "estimators_", [None])
-        linear = [
-            np.mean(one.share_)
-            for one in others
-            if network.coefs_ and not (one.coefs_ or hasattr(one, "length_scales_"))
-        ]
-        return float(np.sum(linear))
+        simple = [m for m in others if not (m.coefs_ or hasattr(m, "length_scales_"))]
+        return float(sum(np.mean(m.share_) for m in simple if network.coefs_))
 
     def _values(self, X):
         """Values of the output layer in scaled units, in float64."""
