@@ -84,11 +84,11 @@ class SegmentedRegressor(
         if the function jumps, a tenth of the rows, but at least three and at most ten.
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.
-    criterion : {"bic", "aic", "gcv", "evidence", "cv"}, int, \
+    criterion : {"bic", "aic", "gcv", "cv"}, int, \
             cross-validation generator or iterable, default="bic"
         How "auto" chooses the number of breakpoints: information criteria,
-        generalised cross-validation, the probability of the data, or cross-validation
-        by the one-standard-error rule ("cv": five folds).
+        generalised cross-validation, or cross-validation by the one-standard-error
+        rule ("cv": five folds).
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
         Covariance of the parameters. "nonrobust": independent noise of one variance;
@@ -155,7 +155,7 @@ class SegmentedRegressor(
         the noise not), ``degrees_of_freedom``, ``rss``, ``r2``, ``aic`` and ``bic``.
     selection_path_ : dict of ndarrays
         The numbers ``n_breakpoints`` that were tried, with ``n_parameters``, ``rss``
-        and the criterion; ``rss``, "gcv" and "evidence" relative to a constant, and
+        and the criterion; ``rss`` and "gcv" relative to a constant, and
         ``search_penalty``, what is added to "bic".
     estimators_ : list of SegmentedRegressor
         Only with several columns of y, which break at the same places: the fit of each
@@ -371,7 +371,7 @@ class SegmentedRegressor(
         ValueError
             If the chunks can be iterated only once or are malformed, or if a parameter
             needs all points at once: a ``covariance`` other than "nonrobust", Huber's
-            loss, cross-validation, the evidence, or parabolas.
+            loss, cross-validation, or parabolas.
         """
         streams.fit(self, chunks)
         return self
