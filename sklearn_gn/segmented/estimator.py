@@ -84,8 +84,7 @@ class SegmentedRegressor(
         if the function jumps, a tenth of the rows, but at least three and at most ten.
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.
-    criterion : {"bic", "aic", "gcv", "cv"}, int, \
-            cross-validation generator or iterable, default="bic"
+    criterion : {"bic", "aic", "gcv", "cv"}, default="bic"
         How "auto" chooses the number of breakpoints: information criteria,
         generalised cross-validation, or cross-validation by the one-standard-error
         rule ("cv": five folds).
@@ -199,7 +198,7 @@ class SegmentedRegressor(
         "min_distance": [timedelta, np.timedelta64, _LENGTH],
         "min_rows": [Interval(Integral, 1, None, closed="left"), None],
         "max_breakpoints": [_COUNT],
-        "criterion": [StrOptions(dict.fromkeys([*CRITERIA, "cv"]).keys()), "cv_object"],
+        "criterion": [StrOptions(dict.fromkeys(CRITERIA).keys())],
         "covariance": [StrOptions(dict.fromkeys(COVARIANCES).keys())],
         "hac_lags": [_COUNT, None],
         "flat": [StrOptions({"first", "last", "both"}), None],
@@ -224,7 +223,7 @@ class SegmentedRegressor(
         min_distance: float | timedelta = 0.0,
         min_rows: int | None = None,
         max_breakpoints: int = 10,
-        criterion: Any = "bic",
+        criterion: Literal["bic", "aic", "gcv", "cv"] = "bic",
         covariance: Literal[
             "nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"
         ] = "nonrobust",
@@ -340,7 +339,7 @@ class SegmentedRegressor(
             fitted.fit_columns(self, prepared, options, kind, y_std)
             return self
         (prepared,) = prepared
-        found = find_of_one(self, prepared, options, kind, y)
+        found = find_of_one(self, prepared, options, kind)
         scale = fitted.set_fit(self, prepared, kind, *found)
         fitted.judge_rows(self, X, y, prepared, options, scale)
         return self

@@ -28,7 +28,6 @@ from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.inference import LEVEL
 from sklearn_gn.segmented.noise import find_robustly, noise_of, with_own_precisions
 from sklearn_gn.segmented.preparation import (
-    folds_of,
     problem_of,
     warn_of_room,
 )
@@ -54,7 +53,8 @@ from sklearn_gn.segmented.search import (
     through_rows,
 )
 
-CRITERIA = ("bic", "aic", "gcv")
+CRITERIA = ("bic", "aic", "gcv", "cv")
+_FOLDS = 5
 _COEFFICIENTS = np.tanh(np.linspace(0, 3.5, 29))  # of an autoregression
 
 
@@ -101,9 +101,11 @@ def path_columns(problem, found, n_rows, prepared, options):
     return columns
 
 
-def cross_validate(prepared, options, found, folds):
+def cross_validate(prepared, options, found):
     """Return the mean squared error of rows held out, by the number of breakpoints."""
     most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
+    fold = np.arange(len(prepared.rows.x)) % _FOLDS
+    folds = [fold == f for f in np.unique(fold)]
     training = [prepared.select(~held_out) for held_out in folds]
     path = search(problem_of(training, options), most)
     errors = np.full((len(folds), most + 1), np.inf)
@@ -145,15 +147,14 @@ _FIRST = Form(True, *KINK), Form(True, *BOTH), Form(False, *JUMP)
 _NONE = np.empty((1, 0))
 
 
-def find_breakpoints(model, prepared, options, folds=None, shared=False):
+def find_breakpoints(model, prepared, options, shared=False):
     """Return the answers of :func:`choose` by a model, the series, and the problem."""
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max([len(each.rows.x) for each in prepared])
     limits = number and min(number, most), min(model.max_breakpoints, most)
     find = partial(choose_kinds, options=options, limits=limits)
     if options.form.kinds is None:
-        given = {"limits": limits, "folds": folds, "shared": shared}
-        find = partial(choose, options=options, **given)
+        find = partial(choose, options=options, limits=limits, shared=shared)
     is_open = number is None and options.criterion == "bic" and not shared
     change = is_open and partial(_change_numbers_by_noise, find, options, limits[1])
     if model.loss == "huber":
@@ -165,11 +166,9 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
     return found, prepared, problem
 
 
-def find_of_one(model, prepared, options, kind, y=None):
+def find_of_one(model, prepared, options, kind):
     """Return options with the form, path, breakpoints, clipped series, and problem."""
-    is_cv = options.criterion == "cv" and model.n_breakpoints == "auto"
-    folds = folds_of(model, prepared.order, y) if is_cv else None
-    found, (clipped,), problem = find_breakpoints(model, [prepared], options, folds)
+    found, (clipped,), problem = find_breakpoints(model, [prepared], options)
     ((t, path, form),) = found
     warn_of_room(model, prepared, options, kind, len(t))
     return options._replace(form=form), path, t, clipped, problem
@@ -213,7 +212,7 @@ def _change_numbers_by_noise(find, options, most, prepared, answers, _, found):
         answers[b] = t, path, form
 
 
-def choose(prepared, options, limits, folds=None, shared=False, start=None):
+def choose(prepared, options, limits, shared=False, start=None):
     """Return breakpoints, path and form of each of several series, problem and fits.
 
     The ``limits`` are the number of breakpoints, and the most that are tried where it
@@ -245,7 +244,7 @@ def choose(prepared, options, limits, folds=None, shared=False, start=None):
     are_rows = np.array(are_rows, bool)
     found = search(problem, largest, value, start)
     if is_open and criterion == "cv":
-        held_out = cross_validate(prepared[0], options, found, folds)
+        held_out = cross_validate(prepared[0], options, found)
     refined = np.full(found.rss.shape, separable(problem) or start is not None)
     refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:
