@@ -12,7 +12,6 @@ _LABELS = {
     "bic": "BIC",
     "aic": "AIC",
     "gcv": "GCV",
-    "evidence": "Minus twice the log evidence",
     "cv": "Cross-validated mean squared error",
     "n_breakpoints": "Breakpoints",
     "n_neurons": "Neurons",

@@ -84,11 +84,10 @@ class SegmentedRegressor(
         if the function jumps, a tenth of the rows, but at least three and at most ten.
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.
-    criterion : {"bic", "aic", "gcv", "evidence", "cv"}, int, \
-            cross-validation generator or iterable, default="bic"
+    criterion : {"bic", "aic", "gcv", "cv"}, default="bic"
         How "auto" chooses the number of breakpoints: information criteria,
-        generalised cross-validation, the probability of the data, or cross-validation
-        by the one-standard-error rule ("cv": five folds).
+        generalised cross-validation, or cross-validation by the one-standard-error
+        rule ("cv": five folds).
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
         Covariance of the parameters. "nonrobust": independent noise of one variance;
@@ -155,7 +154,7 @@ class SegmentedRegressor(
         the noise not), ``degrees_of_freedom``, ``rss``, ``r2``, ``aic`` and ``bic``.
     selection_path_ : dict of ndarrays
         The numbers ``n_breakpoints`` that were tried, with ``n_parameters``, ``rss``
-        and the criterion; ``rss``, "gcv" and "evidence" relative to a constant, and
+        and the criterion; ``rss`` and "gcv" relative to a constant, and
         ``search_penalty``, what is added to "bic".
     estimators_ : list of SegmentedRegressor
         Only with several columns of y, which break at the same places: the fit of each
@@ -199,7 +198,7 @@ class SegmentedRegressor(
         "min_distance": [timedelta, np.timedelta64, _LENGTH],
         "min_rows": [Interval(Integral, 1, None, closed="left"), None],
         "max_breakpoints": [_COUNT],
-        "criterion": [StrOptions(dict.fromkeys([*CRITERIA, "cv"]).keys()), "cv_object"],
+        "criterion": [StrOptions(dict.fromkeys(CRITERIA).keys())],
         "covariance": [StrOptions(dict.fromkeys(COVARIANCES).keys())],
         "hac_lags": [_COUNT, None],
         "flat": [StrOptions({"first", "last", "both"}), None],
@@ -224,7 +223,7 @@ class SegmentedRegressor(
         min_distance: float | timedelta = 0.0,
         min_rows: int | None = None,
         max_breakpoints: int = 10,
-        criterion: Any = "bic",
+        criterion: Literal["bic", "aic", "gcv", "cv"] = "bic",
         covariance: Literal[
             "nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"
         ] = "nonrobust",
@@ -340,7 +339,7 @@ class SegmentedRegressor(
             fitted.fit_columns(self, prepared, options, kind, y_std)
             return self
         (prepared,) = prepared
-        found = find_of_one(self, prepared, options, kind, y)
+        found = find_of_one(self, prepared, options, kind)
         scale = fitted.set_fit(self, prepared, kind, *found)
         fitted.judge_rows(self, X, y, prepared, options, scale)
         return self
@@ -371,7 +370,7 @@ class SegmentedRegressor(
         ValueError
             If the chunks can be iterated only once or are malformed, or if a parameter
             needs all points at once: a ``covariance`` other than "nonrobust", Huber's
-            loss, cross-validation, the evidence, or parabolas.
+            loss, cross-validation, or parabolas.
         """
         streams.fit(self, chunks)
         return self

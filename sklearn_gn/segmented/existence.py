@@ -15,9 +15,9 @@ nuisance parameter is present only under the alternative", 1987).
   signs of the residuals (the wild bootstrap; Hansen, "Inference when a nuisance
   parameter is not identified under the null hypothesis", 1996); of correlated noise, of
   the innovations of an autoregression (Buhlmann, "Sieve bootstrap for time series").
-  For few rows V is estimated again from every draw (Davidson and Flachaire, "The wild
-  bootstrap, tamed at last", 2008): the fit takes a share of the residuals away, which V
-  of many rows does not show.
+  V is estimated again from every draw (Davidson and Flachaire, "The wild bootstrap,
+  tamed at last", 2008), as the fit takes a share of the residuals away. Neighbouring
+  rows of a long series share their signs.
 """
 
 from typing import NamedTuple
@@ -55,7 +55,6 @@ from sklearn_gn.segmented.selection import n_parameters
 
 MOST_POSITIONS = 200  # at which a breakpoint is tried
 _MOST_BLOCKS = 4096  # of neighbouring rows with one sign
-_FEW = 1000  # rows up to which V is estimated from every draw
 
 
 class BreakpointTest(NamedTuple):
@@ -200,30 +199,37 @@ def bootstrap_test(problem, rows, kind, n_draws, rng):
         later.append(lfilter([1], whiten, (root * new)[:, ::-1])[:, ::-1])
     scores, later = np.stack(scores, axis=-1), np.stack(later, axis=-1)
     innovation = lfilter(whiten, 1, residual)
-    terms, few = later * innovation[:, None], len(innovation) <= _FEW
-    if not few:  # sums over blocks of neighbouring rows
-        n = len(innovation)
-        starts = np.unique(np.linspace(0, n, min(n, _MOST_BLOCKS) + 1).astype(np.intp))
-        terms = np.add.reduceat(terms, starts[:-1], axis=1)
-    c, n, m = terms.shape
+    n = len(innovation)
+    starts = np.unique(np.linspace(0, n, min(n, _MOST_BLOCKS) + 1).astype(np.intp))
+
+    def blocks(size):
+        """Return sums of columns, times such sizes, over blocks of neighbours."""
+        return np.add.reduceat(later * size[:, None], starts[:-1], axis=1)
+
+    terms = blocks(innovation)
     inverse, known = _inverse_root(np.swapaxes(terms, 1, 2) @ terms)
     statistic = np.sum((scores[:, None] @ inverse)[:, 0] ** 2, axis=1).max()
+    c, n, m = terms.shape
     signs = rng.choice(np.array([-1.0, 1.0]), (n_draws, n))
     drawn = signs @ np.swapaxes(terms @ inverse, 0, 1).reshape(n, c * m)
+    # V of every draw: its fit takes a part of the signed innovations away.
+    basis = found.half.T @ (root[:, None] * old).T
+    back = innovation * lfilter([1], whiten, basis[:, ::-1])[:, ::-1]
+    taken = signs @ np.add.reduceat(back, starts[:-1], axis=1).T
+    whole = blocks(factor * innovation) @ inverse
+    parts = [blocks(each) @ inverse for each in lfilter(whiten, 1, factor * basis)]
+    variance = np.swapaxes(whole, 1, 2) @ whole + np.eye(m) * ~known[:, None]
+    for j, part in enumerate(parts):
+        both = np.swapaxes(whole[..., None] * part[..., None, :], 0, 1)
+        both = both + np.swapaxes(both, -1, -2)
+        own, shape = taken[:, j, None, None, None], (n_draws, c, m, m)
+        variance = variance - own * (signs @ both.reshape(n, -1)).reshape(shape)
+        for k, other in enumerate(parts):
+            product = np.swapaxes(part, 1, 2) @ other
+            variance = variance + own * taken[:, k, None, None, None] * product
     drawn = drawn.reshape(n_draws, c, m)
-    if few:
-        basis = found.half.T @ (root[:, None] * old).T
-        residual = lfilter([1], whiten, signs * innovation)
-        residual = factor * (residual - (residual @ basis.T) @ basis)
-        square, later = lfilter(whiten, 1, residual) ** 2, later @ inverse
-        # V of every draw, from its squared innovations.
-        outer = later[..., :, None] * later[..., None, :]
-        variance = square @ np.swapaxes(outer, 0, 1).reshape(n, c * m * m)
-        variance = variance.reshape(-1, c, m, m) + np.eye(m) * ~known[:, None]
-        solved = factors.solve_general(variance, drawn[..., None])
-        if np.isnan(solved).any():  # a draw of so few rows that it leaves no residuals
-            solved = np.linalg.pinv(variance, hermitian=True) @ drawn[..., None]
-        drawn = np.sum(drawn * solved[..., 0], axis=2)
-    else:
-        drawn = np.sum(drawn**2, axis=2)
+    solved = factors.solve_general(variance, drawn[..., None])
+    if np.isnan(solved).any():  # a draw of so few rows that it leaves no residuals
+        solved = np.linalg.pinv(variance, hermitian=True) @ drawn[..., None]
+    drawn = np.sum(drawn * solved[..., 0], axis=2)
     return statistic / m, (1 + np.sum(drawn.max(axis=1) >= statistic)) / (1 + n_draws)

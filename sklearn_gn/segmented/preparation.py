@@ -1,10 +1,9 @@
 """From the user's parameters and data to the problem of the search."""
 
-from numbers import Integral, Real
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.model_selection import check_cv
 from sklearn.utils import column_or_1d
 
 from sklearn_gn._caller import warn_user
@@ -37,7 +36,7 @@ class Options(NamedTuple):
     min_distance: float
     min_rows: float | None
     autocorrelation: int | str | None = None  # of the noise: an order, or "auto"
-    criterion: str = "bic"  # "cv", where folds are given, too
+    criterion: str = "bic"
 
 
 def options_of(model, kind):
@@ -52,11 +51,7 @@ def options_of(model, kind):
     distance = model.min_distance
     if distance:
         distance = dates.given_length("min_distance", distance, kind)
-    if model.criterion is None:
-        raise ValueError(
-            'criterion=None is not possible: give "bic" or one of the others.'
-        )
-    criterion = model.criterion if isinstance(model.criterion, str) else "cv"
+    criterion = model.criterion
     if model.degree == 2:
         plain = dict.fromkeys(("flat", "shape", "slopes", "through"))
         if isinstance(model.broken_features, list):
@@ -157,21 +152,6 @@ def parse_points(through):
             f"through must be a point (x, y) or a list of points, got {through!r}."
         )
     return points
-
-
-def folds_of(model, order, y):
-    """Masks of the sorted rows that are held out by turns, for cross-validation."""
-    cv = 5 if isinstance(model.criterion, str) else model.criterion
-    if isinstance(cv, Integral):
-        if not 2 <= cv <= len(order):
-            raise ValueError(
-                f"criterion={model.criterion!r}: the {cv} folds of cross-validation "
-                f"must lie between 2 and the number of rows, {len(order)}."
-            )
-        return [np.arange(len(order)) % cv == f for f in range(cv)]
-    splits = check_cv(cv).split(np.zeros((len(y), 1)), y)
-    masks = [np.isin(order, test) for _, test in splits]
-    return [mask for mask in masks if 0 < mask.sum() < len(mask)]
 
 
 def refuse_parts(model, text):

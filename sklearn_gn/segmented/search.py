@@ -257,17 +257,13 @@ def insert(problem, knots, below=np.inf):
     gain = np.where(gain >= np.maximum(found.rss - below, 0)[:, None], gain, -1)
     best = np.argmax(gain, axis=1)[:, None]
     trials = np.sort(np.hstack([knots, take(t, best)]), axis=1)[:, None]
-    rest = np.flatnonzero(
-        (take(gain, best) >= 0)[:, 0] & ~feasible(problem, trials)[:, 0]
-    )
-    if len(rest):  # of these series the best of all that are allowed
-        some = (gain[rest] >= 0).any(axis=0)
-        own, at = gain[rest][:, some], t[rest][:, some]
-        others = np.broadcast_to(knots[rest, None], (*at.shape, knots.shape[1]))
-        trials = np.sort(np.concatenate([others, at[..., None]], axis=-1), axis=-1)
-        own = np.where(feasible(problem.of(rest), trials), own, -1)
-        gain[rest] = -1
-        gain[np.ix_(rest, some)] = own
+    rest = (take(gain, best) >= 0) & ~feasible(problem, trials)
+    if rest.any():  # of these series the best of all that are allowed
+        (rest,) = np.nonzero(rest[:, 0])
+        others = np.broadcast_to(knots[rest, None], (*t[rest].shape, knots.shape[1]))
+        trials = np.sort(np.concatenate([others, t[rest, :, None]], axis=-1), axis=-1)
+        allowed = feasible(problem.of(rest), trials)
+        gain[rest] = np.where(allowed, gain[rest], -1)
         best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
     return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
@@ -329,7 +325,7 @@ def gains(problem, parts):
         inside = (s >= 0) & (s <= t - before) & (gain[-1] > -np.inf)
         s = np.where(inside, s, 0)
         left_over = jump - s[:, None] * slope + (s**2)[:, None] * bend
-        direction, variance = [-s, s**2][: m - 1] + [np.ones_like(s)], 0.0
+        direction, variance = [*[-s, s**2][: m - 1], np.ones_like(s)], 0.0
         for i in range(m):
             for j in range(i):
                 direction[i] = direction[i] - cross[i, j] / size[j] * direction[j]

@@ -14,19 +14,6 @@ L. Of noise in m dimensions with a share of more than s of its square along the 
 the probability is at most :math:`(1 + L / \pi) (1 - s)^{m / 2 - 1}` (Hotelling, "Tubes
 and spheres in n-spaces", 1939; the one is for the end of the curve). A breakpoint costs
 what noise reaches in one series of twenty, where this is more than "bic" charges.
-
-The evidence is the probability of the data, given the number. The coefficients other
-than the intercept have Zellner's prior, of a size g that maximises the evidence (Liang,
-Paulo, Molina, Clyde and Berger, "Mixtures of g priors for Bayesian variable selection",
-2008), the intercept and the logarithm of the noise a flat one. Breakpoints are uniform
-in the range that is allowed. With p coefficients, sums of squares T about the mean and
-R of the residuals, the evidence relative to the mean's is, for given breakpoints,
-
-.. math::
-    \log B = \frac{n - 1 - p}2 \log(1 + g) - \frac{n - 1}2 \log(1 + g R / T).
-
-The integral over kinks is Laplace's, with the Gauss-Newton matrix of R; of jumps, which
-have finitely many positions, the largest term stands for the sum.
 """
 
 from functools import partial
@@ -34,17 +21,15 @@ from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betaincinv, gammaln, logsumexp
+from scipy.special import betaincinv, logsumexp
 
 from sklearn_gn.arrays import extremes
 from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.inference import LEVEL
 from sklearn_gn.segmented.noise import find_robustly, noise_of, with_own_precisions
 from sklearn_gn.segmented.preparation import (
-    folds_of,
     problem_of,
     warn_of_room,
-    with_known,
 )
 from sklearn_gn.segmented.problem import (
     EXACT,
@@ -68,7 +53,8 @@ from sklearn_gn.segmented.search import (
     through_rows,
 )
 
-CRITERIA = ("bic", "aic", "gcv", "evidence")
+CRITERIA = ("bic", "aic", "gcv", "cv")
+_FOLDS = 5
 _COEFFICIENTS = np.tanh(np.linspace(0, 3.5, 29))  # of an autoregression
 
 
@@ -104,15 +90,7 @@ def path_columns(problem, found, n_rows, prepared, options):
     numbers = np.arange(found.rss.shape[1])
     counts = n_parameters(problem, numbers)
     columns = {"n_breakpoints": numbers, "n_parameters": counts, "rss": found.rss}
-    if criterion == "evidence":
-        columns[criterion] = np.full(found.rss.shape, np.inf)
-        for b, k in np.argwhere(np.isfinite(found.rss)):
-            own = prepared[b]
-            t, free = with_known(own, options, found.knots[k][b])
-            low, high = np.clip(own.scaling.x(np.array(options.bounds)), -1, 1)
-            value = log_evidence(options.form, own.rows, t, free, low, high)
-            columns[criterion][b, k] = -2 * value
-    elif criterion != "cv":
+    if criterion != "cv":
         floor = EXACT * problem.table.total[:, None] + np.finfo(float).tiny
         rss = np.maximum(found.rss, floor)
         sizes = np.log([each.scaling.y_size for each in prepared])
@@ -123,9 +101,11 @@ def path_columns(problem, found, n_rows, prepared, options):
     return columns
 
 
-def cross_validate(prepared, options, found, folds):
+def cross_validate(prepared, options, found):
     """Return the mean squared error of rows held out, by the number of breakpoints."""
     most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
+    fold = np.arange(len(prepared.rows.x)) % _FOLDS
+    folds = [fold == f for f in np.unique(fold)]
     training = [prepared.select(~held_out) for held_out in folds]
     path = search(problem_of(training, options), most)
     errors = np.full((len(folds), most + 1), np.inf)
@@ -145,38 +125,6 @@ def cross_validate(prepared, options, found, folds):
         "cv": errors.mean(axis=0)[None] * square,
         "cv_std_error": spread[None] * square,
     }
-
-
-def log_evidence(form, rows, t, free, low, high):
-    """Return the log evidence of a fit, less the log evidence of the mean."""
-    rows = type(rows)(*(a[None] for a in rows[:4]))
-    t, found = least_squares.fit_rows(form, rows, t[None], free)
-    n, p = float(rows.weight.sum()), float(found.rank[0]) - 1
-    mean = np.sum(rows.weight * rows.y) / n
-    total = float(np.sum(rows.weight * (rows.y - mean) ** 2))
-    if total == 0:
-        return 0.0  # the mean of a constant target leaves nothing to explain
-    tiny = np.finfo(float).tiny
-    rss = float(np.clip(found.rss[0], 1e-25 * total + tiny, total + tiny))
-    g = 0.0
-    if 0 < p < n - 1:
-        g = max((total - rss) / p / rss * (n - 1 - p) - 1, 0)
-    value = (n - 1 - p) / 2 * np.log1p(g) - (n - 1) / 2 * np.log1p(g * rss / total)
-    at, n_free = least_squares.moving(form, free), int(np.sum(free))
-    if len(at):
-        columns = least_squares.jacobian(form, rows.x, rows.linear, t, free, found.coef)
-        space = least_squares.coefficient_space(form, t.shape[1], columns.shape[-1])
-        (half,), _ = least_squares.inverse_root(columns, rows.weight, space)
-        inverse = (half @ half.T)[-len(at) :, -len(at) :]
-        log_det = np.linalg.slogdet(inverse)[1]
-        precision = (n - 1) * g / (total + g * rss) + tiny
-        width = (len(at) * np.log(2 * np.pi / precision) + log_det) / 2
-        volume = len(at) * np.log(high - low) - gammaln(len(at) + 1)
-        return float(value + min(width - volume, 0))
-    places = np.count_nonzero((rows.x[0, 1:] > low) & (rows.x[0, :-1] < high))
-    places = max(places, n_free)
-    value += gammaln(n_free + 1) + gammaln(places - n_free + 1) - gammaln(places + 1)
-    return float(value)
 
 
 def chosen_numbers(columns, criterion, possible, n_rows):
@@ -199,15 +147,14 @@ _FIRST = Form(True, *KINK), Form(True, *BOTH), Form(False, *JUMP)
 _NONE = np.empty((1, 0))
 
 
-def find_breakpoints(model, prepared, options, folds=None, shared=False):
+def find_breakpoints(model, prepared, options, shared=False):
     """Return the answers of :func:`choose` by a model, the series, and the problem."""
     number = None if model.n_breakpoints == "auto" else model.n_breakpoints
     most = max([len(each.rows.x) for each in prepared])
     limits = number and min(number, most), min(model.max_breakpoints, most)
     find = partial(choose_kinds, options=options, limits=limits)
     if options.form.kinds is None:
-        given = {"limits": limits, "folds": folds, "shared": shared}
-        find = partial(choose, options=options, **given)
+        find = partial(choose, options=options, limits=limits, shared=shared)
     is_open = number is None and options.criterion == "bic" and not shared
     change = is_open and partial(_change_numbers_by_noise, find, options, limits[1])
     if model.loss == "huber":
@@ -219,11 +166,9 @@ def find_breakpoints(model, prepared, options, folds=None, shared=False):
     return found, prepared, problem
 
 
-def find_of_one(model, prepared, options, kind, y=None):
+def find_of_one(model, prepared, options, kind):
     """Return options with the form, path, breakpoints, clipped series, and problem."""
-    is_cv = options.criterion == "cv" and model.n_breakpoints == "auto"
-    folds = folds_of(model, prepared.order, y) if is_cv else None
-    found, (clipped,), problem = find_breakpoints(model, [prepared], options, folds)
+    found, (clipped,), problem = find_breakpoints(model, [prepared], options)
     ((t, path, form),) = found
     warn_of_room(model, prepared, options, kind, len(t))
     return options._replace(form=form), path, t, clipped, problem
@@ -267,7 +212,7 @@ def _change_numbers_by_noise(find, options, most, prepared, answers, _, found):
         answers[b] = t, path, form
 
 
-def choose(prepared, options, limits, folds=None, shared=False, start=None):
+def choose(prepared, options, limits, shared=False, start=None):
     """Return breakpoints, path and form of each of several series, problem and fits.
 
     The ``limits`` are the number of breakpoints, and the most that are tried where it
@@ -286,13 +231,12 @@ def choose(prepared, options, limits, folds=None, shared=False, start=None):
     if criterion in ("aic", "gcv"):
         extra *= 0
     if is_open and criterion != "cv":
-        name = "bic" if criterion == "evidence" else criterion
 
         def value(rss, k, series):  # as minus twice the logarithm of a likelihood
             rss = np.maximum(rss, np.finfo(float).tiny)
             number = n_parameters(problem, k)
-            found = criterion_value(name, rss, number, n_rows[series])
-            found = n_rows[series] * np.log(found) if name == "gcv" else found
+            found = criterion_value(criterion, rss, number, n_rows[series])
+            found = n_rows[series] * np.log(found) if criterion == "gcv" else found
             return found + extra[series, k]
 
     # Where there are rows, and no sums alone, their noise may be correlated.
@@ -300,7 +244,7 @@ def choose(prepared, options, limits, folds=None, shared=False, start=None):
     are_rows = np.array(are_rows, bool)
     found = search(problem, largest, value, start)
     if is_open and criterion == "cv":
-        held_out = cross_validate(prepared[0], options, found, folds)
+        held_out = cross_validate(prepared[0], options, found)
     refined = np.full(found.rss.shape, separable(problem) or start is not None)
     refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:

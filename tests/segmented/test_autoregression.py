@@ -111,6 +111,11 @@ def test_a_kink_in_correlated_noise_is_found():
     assert np.mean(numbers_found(1, 0.15) == 1) >= 0.9
 
 
+def test_few_rows_of_correlated_noise_have_the_right_number():
+    assert np.mean(numbers_found(1, 0.5, n=60) == 1) >= 0.72
+    assert np.mean(numbers_found(1, 0.0, n=60) > 0) <= 0.06
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the waves may be breakpoints
 @pytest.mark.parametrize("jumps", [False, True])
 def test_a_season_does_not_hide_a_strong_bend(jumps):

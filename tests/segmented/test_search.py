@@ -124,15 +124,12 @@ def test_no_places_on_a_grid_are_better(columns, k, settings):
         grid = np.unique(inner[(inner >= low) & (inner <= high)])
         grid = grid[:: 1 if k < 3 else 2]
         trials = np.array([*combinations(grid, k)])
-        fits = np.all(
-            np.diff(trials, axis=1, prepend=x[0], append=x[-1]) >= apart - 1e-12, axis=1
-        ) & np.all((trials > x[0]) & (trials < x[-1]), axis=1)
-        counts = [np.sum(x <= t, axis=-1) for t in trials[:, :, None].swapaxes(0, 1)]
-        before = [np.sum(x < t, axis=-1) for t in trials[:, :, None].swapaxes(0, 1)]
-        rows = [counts[0]]
-        rows += [b - a for a, b in zip(before[:-1], counts[1:], strict=True)]
-        rows += [34 - before[-1]]
-        trials = trials[fits & np.all(np.array(rows) >= least, axis=0)]
+        ends = np.pad(trials, ((0, 0), (1, 1)), constant_values=x[0])
+        ends[:, -1] = x[-1]
+        rows = (x >= ends[:, :-1, None]) & (x <= ends[:, 1:, None])
+        length = np.diff(ends, axis=1)
+        fits = np.all((length > 0) & (length >= apart - 1e-12), axis=1)
+        trials = trials[fits & np.all(rows.sum(axis=2) >= least, axis=1)]
         A = np.array([columns(x, t) for t in trials])
         q, _ = np.linalg.qr(A)
         rss = y @ y - np.sum((np.swapaxes(q, 1, 2) @ y) ** 2, axis=1)
