@@ -31,9 +31,8 @@ Machine Learning", 2006, section 5.4.2); of several equal rows, one is left out.
 """
 
 import math
-from functools import partial
 from itertools import product
-from operator import attrgetter
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -209,17 +208,18 @@ def search(rows, order, features, noises, is_worth, picks, **words):
     """Return the :class:`FittedProcess` of highest evidence, or ``()``.
 
     The rows, with counts as weights, are searched in a random ``order``. The process
-    sees ``features``, numbers of some, or if it ``picks`` from very many those that
-    :func:`selected` returns. The ``noises`` are first variances. A process of some
-    rows, and the numbers of these, are handed to ``is_worth``: if it is, the search
-    goes on, and a process of all rows is asked too.
+    sees ``features``, unless it ``picks`` from very many, or those of them that
+    :func:`selected` returns. The ``noises`` are first variances. A process of some rows
+    and the numbers of these are handed to ``is_worth``: if it is, the search goes on,
+    and a process of all rows is asked too.
     """
-    columns = selected(*rows, features) if picks else tuple(sorted(features))
-    if not columns:
+    choices = () if picks else tuple(sorted(features)), selected(*rows, features)
+    choices = list(filter(None, dict.fromkeys(choices)))
+    if not choices:
         return ()
-    words["columns"], rows = columns, (rows[0][:, columns], *rows[1:])
     first, few = order[:_FIRST_ROWS], np.sort(order[: 3 * _FIRST_ROWS])
-    logs = first_kernel(*(a[first] for a in rows), noises)
+    logs, columns = first_kernel(*(a[first] for a in rows), choices, noises)
+    words["columns"], rows = columns, (rows[0][:, columns], *rows[1:])
     part = [a[few] for a in rows]
     found = fitted(Kernel.of(logs), *part, **words)
     if not (found and is_worth(found, few)):
@@ -253,39 +253,52 @@ def selected(x, y, count, features):
     return tuple(features[np.sort(found)].tolist()) if found else ()
 
 
-def first_kernel(x, y, count, noises):
-    """Return the logarithms of the kernel of highest evidence for few rows.
+def first_kernel(x, y, count, choices, noises):
+    """Return logarithms and features of the kernel of highest evidence for few rows.
 
-    All features have one of some lengths at first, or each the one at which it explains
-    most alone: where one of many oscillates, all short lengths together tell nothing.
-    With functions of their own or without is decided by the first evidence; a single
-    one has its function.
+    Of ``choices`` of features the second has the cost of being picked. All features
+    have one of some lengths at first, or each the one at which it explains most alone:
+    where one of many oscillates, all short lengths together tell nothing. With
+    functions of their own or without is decided by the first evidence.
     """
-    density, d = LogDensity(x, y, count, singles=True), x.shape[1]
-    lengths, own, value = np.array(_LENGTHS) * math.sqrt(d), [], np.zeros(len(_LENGTHS))
-    linear = np.eye(len(x)) + _FIRST * density.linear
-    for squares in density.squares:
-        for i, rho in enumerate(lengths**-2.0):
-            alone = squareform(np.exp(-rho / 2 * squares), checks=False)
-            alone += linear
-            root = factor(alone, NOISES[-1] / count, overwrite=True)
-            square = max(np.sum(root.solve(y) * y), _TINY)
-            value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
-        own.append(lengths[np.argmin(value)])
+    starts = []
+    for columns in choices:
+        z, d, value = x[:, columns], len(columns), np.zeros(len(_LENGTHS))
+        density = LogDensity(z, y, count, singles=True)
+        lengths, own = np.array(_LENGTHS) * math.sqrt(d), []
+        linear = np.eye(len(z)) + _FIRST * density.linear
+        for squares in density.squares:
+            for i, rho in enumerate(lengths**-2.0):
+                alone = squareform(np.exp(-rho / 2 * squares), checks=False)
+                alone += linear
+                root = factor(alone, NOISES[-1] / count, overwrite=True)
+                square = max(np.sum(root.solve(y) * y), _TINY)
+                value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
+            own.append(lengths[np.argmin(value)])
+        cost = d * math.log(x.shape[1]) / len(x) if starts else 0.0
+        kinds = (-math.inf, math.log(_FIRST))[:d]  # one has its function already
+        for tried in (lengths, [own]):
+            found = []
+            for length, mu, noise in product(tried, kinds, noises):
+                rho = -2 * np.log(np.broadcast_to(length, d))
+                others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
+                logs = np.append(rho, others)
+                least = density(logs, value_only=True) + cost
+                found.append((least, logs, columns, cost))
+            starts.append(min(found, key=itemgetter(0)))
+    # Picked features are tried where they begin better than all of them.
+    least = min(start[0] for start in starts[:2])
+    starts = starts[:2] + [start for start in starts[2:] if start[0] <= least]
 
-    def best_start(lengths):
-        kinds, starts = (-math.inf, math.log(_FIRST))[:d], []
-        for length, mu, noise in product(lengths, kinds, noises):
-            rho = -2 * np.log(np.broadcast_to(length, d))
-            others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
-            starts.append(np.append(rho, others))
-        return min(starts, key=partial(density, value_only=True))
+    def searched(start, steps=_FIRST_STEPS):
+        _, logs, columns, cost = start
+        found = best_kernel(logs, x[:, columns], y, count, steps)
+        return found.fun + cost, found.x, columns, cost
 
-    # Both end at the same kernel mostly: after some steps the better one goes on alone.
-    search = partial(best_kernel, x=x, y=y, count=count)
-    starts, work = [best_start(lengths), best_start([own])], _FIRST_STEPS * len(x) ** 3
-    found = side_by_side(partial(search, steps=_FIRST_STEPS), starts, work)
-    return search(min(found, key=attrgetter("fun")).x, steps=_MOST_STEPS).x
+    # Most end at the same kernel: after some steps the best one goes on alone.
+    found = side_by_side(searched, starts, _FIRST_STEPS * len(x) ** 3)
+    _, logs, columns, _ = searched(min(found, key=itemgetter(0)), _MOST_STEPS)
+    return logs, columns
 
 
 def best_kernel(start, x, y, count, steps):

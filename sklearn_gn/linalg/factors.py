@@ -117,9 +117,8 @@ def factor(matrix, shift=0.0, *, overwrite=False):
     # The transpose is the same matrix, in the order of LAPACK: it is not copied.
     if len(matrix) >= 4 * _PANEL:
         return Factor(_factored_in_threads(np.asfortranarray(shifted.T)))
-    root, failed = _ROUTINES[matrix.dtype]["potrf"](
-        shifted.T, lower=True, overwrite_a=True
-    )
+    potrf = _ROUTINES[matrix.dtype]["potrf"]
+    root, failed = potrf(shifted.T, lower=True, overwrite_a=True)
     return Factor(np.full_like(root, np.nan) if failed else root)
 
 

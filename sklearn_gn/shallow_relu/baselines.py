@@ -200,9 +200,8 @@ def adam_update(net, memory, rows, options):
     drops = (10 * count // options.max_iter).astype(net.coef.dtype)
     rate = options.learning_rate * jnp.exp2(-drops)
     _, gradient = value_and_gradient(net, rows, options)
-    moved, moments = first_order.gradient_step(
-        "adam", trainable(net), gradient, moments, rate
-    )
+    given = "adam", trainable(net), gradient, moments, rate
+    moved, moments = first_order.gradient_step(*given)
     return sggn.Update(
         net=with_parameters(net, moved),
         memory=(moments, count + 1),

@@ -340,9 +340,8 @@ class ShallowReLURegressor(
         if chunks is not None and reason_against_chunks(self, np.shape(X)[1]) is None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
         check_fits(X, "fit_chunks reads rows piece by piece, or fit a random sample.")
-        data, y, weight, validation = self._checked_rows(
-            X, y, sample_weight, y_std, X_val, y_val
-        )
+        given = X, y, sample_weight, y_std, X_val, y_val
+        data, y, weight, validation = self._checked_rows(*given)
 
         def is_late():
             seconds = np.inf if self.max_time is None else self.max_time

@@ -109,9 +109,8 @@ def grown_if_worthwhile(rows, state, report, options):
     found = {"alpha": state.alpha, "beta": state.beta}
     net = state.net._replace(theta=theta, model=model, **found)
     progress = evidence_gn.Progress(before_growth=max(progress.highest, value))
-    state = evidence_gn.init_at(rows, net, options)._replace(
-        iteration=state.iteration, criterion=state.criterion, progress=progress
-    )
+    kept = {"iteration": state.iteration, "criterion": state.criterion}
+    state = evidence_gn.init_at(rows, net, options)._replace(**kept, progress=progress)
     return state, report._replace(stop=None)
 
 

@@ -160,9 +160,8 @@ def hyperplanes_to_scaled(units, hyperplanes):
     # Products may leave the range of floats, quotients of them need not: hence
     # mantissas and exponents, relative to the largest component of the normal.
     b, w = hyperplanes[:, :1], hyperplanes[:, 1:]
-    (w, ew), (s, es), (c, ec), (b, eb) = map(
-        np.frexp, (w, units.x_scale, units.x_center, b)
-    )
+    sizes = w, units.x_scale, units.x_center, b
+    (w, ew), (s, es), (c, ec), (b, eb) = map(np.frexp, sizes)
     exponent = np.where(w != 0, ew + es, np.iinfo(ew.dtype).min)
     largest = exponent.max(axis=1, keepdims=True)
     normal = np.ldexp(w * s, np.where(w != 0, exponent - largest, 0))

@@ -180,12 +180,11 @@ def on_all_rows(problem, chunks, found):
     share = found.sample.weight.sum() / found.total
     sample = problem.rows._replace(weight=share * problem.rows.weight)
     n_observations = max(found.total, found.n_rows)
+    n_effective = min(float(n_observations), MOST_ROWS)
     return problem._replace(
         solver=SAMPLE_FIRST,
         rows=RowSource(chunks, problem.scaling, found, sample),
-        options=problem.options._replace(
-            n_effective=min(float(n_observations), MOST_ROWS)
-        ),
+        options=problem.options._replace(n_effective=n_effective),
         starts=[*((start,) for start in problem.starts[0]), Continued()],
         n_effective=found.total,
         n_observations=n_observations,

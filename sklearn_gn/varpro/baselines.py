@@ -37,9 +37,8 @@ def lbfgs(rows, state, settings):
         memory = first_order.start(first_order.lbfgs(), net.theta)
     # The value and gradient, unless they are known, and the new output layer.
     passes = 1 if np.isfinite(memory[-1].value) else 3
-    net, memory, value, loss, size, search = lbfgs_update(
-        settings.model, net, memory, rows, settings.penalties
-    )
+    given = settings.model, net, memory, rows, settings.penalties
+    net, memory, value, loss, size, search = lbfgs_update(*given)
     report = Report(
         loss=float(loss),
         grad_norm=float(size),
@@ -55,9 +54,8 @@ def lbfgs_update(model, net, memory, rows, penalties):
     """Search along a direction for the strong Wolfe conditions."""
     reduced = partial(reduced_objective, model, net.output, rows, penalties)
     value, gradient = first_order.value_and_gradient(reduced, net.theta, memory)
-    move, searched = first_order.line_search_step(
-        first_order.lbfgs(), net.theta, value, gradient, memory, reduced
-    )
+    at = first_order.lbfgs(), net.theta, value, gradient, memory, reduced
+    move, searched = first_order.line_search_step(*at)
     theta = jax.tree.map(lambda p, u: p + u, net.theta, move)
     inner = solve_inner(model, Net(theta, net.output), rows, penalties)
     kept = (Net(theta, inner.output), searched), (net, memory)

@@ -331,9 +331,8 @@ class _VarProNet(
         if isinstance(alpha, str) and alpha == "auto":
             alpha = self._default_penalties
         pair = (alpha, alpha) if isinstance(alpha, Real) else tuple(alpha)
-        if len(pair) == 2 and all(
-            isinstance(a, Real) and 0 <= a < math.inf for a in pair
-        ):
+        are_finite = all(isinstance(a, Real) and 0 <= a < math.inf for a in pair)
+        if len(pair) == 2 and are_finite:
             return Penalties(*map(self._cast, pair))
         raise ValueError(
             "alpha must be 'auto', a finite number that is not negative, or a pair of "

@@ -268,9 +268,8 @@ def solve_entropy(model, z, rows, alpha_out, start):
             first = first + alpha_out * jnp.sum((output + length * step) * step)
             return first, second + alpha_out * jnp.sum(step**2)
 
-        length, lower, found = line_minimum(
-            derivatives, slope, flat=_FORCING, max_iter=limits.nmant
-        )
+        given = {"flat": _FORCING, "max_iter": limits.nmant}
+        length, lower, found = line_minimum(derivatives, slope, **given)
         length = jnp.where(found, length, lower)
         good = (length > 0) & (slope < 0)
         moved = jnp.where(good, output + length * step, output)

@@ -273,9 +273,8 @@ class VarProNetRegressor(NetworkRegressor, _VarProNet):
         chunks = self._chunks_of(X, y, sample_weight, X_val, y_std)
         if chunks is not None:
             return self.fit_chunks(chunks, X_val=X_val, y_val=y_val)
-        data, y, weight, validation = self._checked_rows(
-            X, y, sample_weight, y_std, X_val, y_val
-        )
+        given = X, y, sample_weight, y_std, X_val, y_val
+        data, y, weight, validation = self._checked_rows(*given)
         self._fit_rows(data["X"], y, weight, data, validation)
         return self
 

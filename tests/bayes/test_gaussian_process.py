@@ -101,7 +101,8 @@ def test_the_search_does_not_end_where_the_evidence_is_nearly_flat(seed):
 def test_the_search_finds_oscillations():
     x = np.linspace(-1.7, 1.7, 120)[:, None]
     y = np.sin(35 * x)
-    logs = gaussian_process.first_kernel(x, y, np.ones(120), gaussian_process.NOISES)
+    given = x, y, np.ones(120), [(0,)]
+    logs, _ = gaussian_process.first_kernel(*given, gaussian_process.NOISES)
     found = gaussian_process.fitted(Kernel.of(logs), x, y, np.ones(120))
     z = np.linspace(-1.6, 1.6, 50)[:, None]
     assert_allclose(found.process.values(found.theta, z), np.sin(35 * z), atol=1e-4)
