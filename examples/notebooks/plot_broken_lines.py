@@ -15,6 +15,7 @@ intervals, and write the report. The series is the annual flow of the Nile.
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import GridSearchCV, KFold
 
 from sklearn_gn import SegmentedRegressor
 from sklearn_gn.datasets import load_nile
@@ -87,7 +88,10 @@ pd.DataFrame(nile.selection_path_).set_index("n_breakpoints").round(3)
 # %%
 # Cross-validation, which assumes less, agrees.
 
-SegmentedRegressor(degree=0, criterion="cv").fit(X, y).breakpoints_
+folds = KFold(5, shuffle=True, random_state=0)
+numbers = {"n_breakpoints": range(4)}
+search = GridSearchCV(SegmentedRegressor(degree=0), numbers, cv=folds)
+search.fit(X, y).best_params_
 
 # %%
 # Step 5: are the residuals as assumed?

@@ -12,7 +12,6 @@ _LABELS = {
     "bic": "BIC",
     "aic": "AIC",
     "gcv": "GCV",
-    "cv": "Cross-validated mean squared error",
     "n_breakpoints": "Breakpoints",
     "n_neurons": "Neurons",
 }
@@ -32,8 +31,6 @@ class SelectionPathDisplay(Display):
         Sizes that were tried, and the criterion.
     chosen : int
         The size that was chosen.
-    std_error : ndarray of shape (n_sizes,), default=None
-        Standard errors of the criterion, for cross-validation.
     size_name, value_name : str, default=None
         Labels of the axes.
 
@@ -58,7 +55,6 @@ class SelectionPathDisplay(Display):
     size: Array
     value: Array
     chosen: int
-    std_error: Array | None = None
     size_name: str | None = None
     value_name: str | None = None
 
@@ -68,9 +64,6 @@ class SelectionPathDisplay(Display):
 
         ax = self._axes(ax)
         (self.line_,) = ax.plot(self.size, self.value, **{"marker": "o", **kwargs})
-        if self.std_error is not None:
-            style = {"fmt": "none", "ecolor": self.line_.get_color(), "capsize": 3}
-            ax.errorbar(self.size, self.value, yerr=self.std_error, **style)
         at = np.flatnonzero(self.size == self.chosen)
         ring = {"markersize": 11, "markerfacecolor": "none", "color": "tab:orange"}
         ring |= {"marker": "o", "linestyle": "none", "label": "Chosen"}
@@ -111,13 +104,12 @@ class SelectionPathDisplay(Display):
         criterion, size = given[0], given[-1]
         total = path[criterion] + path.get("search_penalty", 0)
         chosen = int(path[size][np.argmin(total)])
-        if size == "n_breakpoints":  # or by a rule of one standard error
+        if size == "n_breakpoints":
             chosen = int(estimator._fit.free.sum())
         return cls(
             size=path[size],
             value=path[criterion],
             chosen=chosen,
-            std_error=path.get("cv_std_error"),
             size_name=_LABELS[size],
             value_name=_LABELS[criterion],
         ).plot(ax, **kwargs)

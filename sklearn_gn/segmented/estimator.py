@@ -63,7 +63,7 @@ class SegmentedRegressor(
         Whether the slope changes at breakpoints.
     jumps : bool or "auto", default=False
         Whether the function jumps at breakpoints. With ``kinks=False`` the lines of all
-        segments are parallel. If "auto", the criterion ("bic", "aic" or "gcv") makes
+        segments are parallel. If "auto", the criterion makes
         each breakpoint a kink, a jump, or both.
     degree : {0, 1, 2}, default=1
         If 1, the segments are straight lines; if 0, constants, which jump whatever
@@ -84,10 +84,9 @@ class SegmentedRegressor(
         if the function jumps, a tenth of the rows, but at least three and at most ten.
     max_breakpoints : int, default=10
         Maximum number of breakpoints that "auto" tries.
-    criterion : {"bic", "aic", "gcv", "cv"}, default="bic"
-        How "auto" chooses the number of breakpoints: information criteria,
-        generalised cross-validation, or cross-validation by the one-standard-error
-        rule ("cv": five folds).
+    criterion : {"bic", "aic", "gcv"}, default="bic"
+        How "auto" chooses the number of breakpoints: information criteria, or
+        generalised cross-validation.
     covariance : {"nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"}, \
             default="nonrobust"
         Covariance of the parameters. "nonrobust": independent noise of one variance;
@@ -223,7 +222,7 @@ class SegmentedRegressor(
         min_distance: float | timedelta = 0.0,
         min_rows: int | None = None,
         max_breakpoints: int = 10,
-        criterion: Literal["bic", "aic", "gcv", "cv"] = "bic",
+        criterion: Literal["bic", "aic", "gcv"] = "bic",
         covariance: Literal[
             "nonrobust", "HC0", "HC1", "HC2", "HC3", "HAC", "HAC-prewhitened"
         ] = "nonrobust",

@@ -51,7 +51,6 @@ def options_of(model, kind):
     distance = model.min_distance
     if distance:
         distance = dates.given_length("min_distance", distance, kind)
-    criterion = model.criterion
     if model.degree == 2:
         plain = dict.fromkeys(("flat", "shape", "slopes", "through"))
         if isinstance(model.broken_features, list):
@@ -63,8 +62,6 @@ def options_of(model, kind):
         text = 'jumps="auto" cannot be combined with {}: '
         none = dict.fromkeys(("flat", "shape", "breakpoints"))
         refuse(model, text + "give jumps=True or False.", **none)
-        if criterion not in ("bic", "aic", "gcv"):
-            refuse(model, text + 'give "bic", "aic" or "gcv".', criterion="bic")
     form = Form(
         slope=model.degree if model.flat not in ("first", "both") else 0,
         ramp=model.degree if model.kinks else 0,
@@ -81,7 +78,7 @@ def options_of(model, kind):
     if form.step or not form.ramp or model.breakpoints is not None:
         text = "{} needs kinks that are all to be found: set degree=1, jumps=False "
         refuse(model, text + "and breakpoints=None.", shape=None)
-    more = model.min_rows, model.autocorrelation, criterion
+    more = model.min_rows, model.autocorrelation, model.criterion
     return Options(form, known, tuple(bounds), distance, *more)
 
 
@@ -160,8 +157,6 @@ def refuse_parts(model, text):
     refuse(model, text, **plain, slopes=None, through=None)
     if model.degree == 2:
         refuse(model, text, degree=1)
-    if model.criterion not in ("bic", "aic", "gcv") and model.n_breakpoints == "auto":
-        refuse(model, text, criterion="bic")
 
 
 def check_is_plain(model, name):

@@ -23,8 +23,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv, logsumexp
 
-from sklearn_gn.arrays import extremes
-from sklearn_gn.segmented import least_squares
 from sklearn_gn.segmented.inference import LEVEL
 from sklearn_gn.segmented.noise import find_robustly, noise_of, with_own_precisions
 from sklearn_gn.segmented.preparation import (
@@ -53,8 +51,7 @@ from sklearn_gn.segmented.search import (
     through_rows,
 )
 
-CRITERIA = ("bic", "aic", "gcv", "cv")
-_FOLDS = 5
+CRITERIA = ("bic", "aic", "gcv")
 _COEFFICIENTS = np.tanh(np.linspace(0, 3.5, 29))  # of an autoregression
 
 
@@ -90,50 +87,18 @@ def path_columns(problem, found, n_rows, prepared, options):
     numbers = np.arange(found.rss.shape[1])
     counts = n_parameters(problem, numbers)
     columns = {"n_breakpoints": numbers, "n_parameters": counts, "rss": found.rss}
-    if criterion != "cv":
-        floor = EXACT * problem.table.total[:, None] + np.finfo(float).tiny
-        rss = np.maximum(found.rss, floor)
-        sizes = np.log([each.scaling.y_size for each in prepared])
-        sizes = sizes.reshape(len(n_rows), -1).mean(axis=1)
-        shift = deviance_shift(criterion, 2 * sizes, n_rows)
-        of_rss = criterion_value(criterion, rss, counts, n_rows[:, None])
-        columns[criterion] = shift[:, None] + of_rss
+    floor = EXACT * problem.table.total[:, None] + np.finfo(float).tiny
+    rss = np.maximum(found.rss, floor)
+    sizes = np.log([each.scaling.y_size for each in prepared])
+    sizes = sizes.reshape(len(n_rows), -1).mean(axis=1)
+    shift = deviance_shift(criterion, 2 * sizes, n_rows)
+    of_rss = criterion_value(criterion, rss, counts, n_rows[:, None])
+    columns[criterion] = shift[:, None] + of_rss
     return columns
-
-
-def cross_validate(prepared, options, found):
-    """Return the mean squared error of rows held out, by the number of breakpoints."""
-    most, size = found.rss.shape[1] - 1, prepared.scaling.y_size
-    fold = np.arange(len(prepared.rows.x)) % _FOLDS
-    folds = [fold == f for f in np.unique(fold)]
-    training = [prepared.select(~held_out) for held_out in folds]
-    path = search(problem_of(training, options), most)
-    errors = np.full((len(folds), most + 1), np.inf)
-    known = prepared.scaling.x(options.known)
-    for f, (train, held_out) in enumerate(zip(training, folds, strict=True)):
-        test = prepared.select(held_out).rows
-        for k in np.flatnonzero(np.isfinite(path.rss[f])):
-            t = np.sort(np.concatenate([known, path.knots[k][f]]))
-            fit = least_squares.solve_design(options.form, train.rows, t)
-            columns = least_squares.design(options.form, test.x, test.linear, t)
-            square = (test.y - columns @ fit.coef) ** 2
-            errors[f, k] = np.average(square, weights=test.weight)
-    with np.errstate(invalid="ignore"):
-        spread = errors.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    square = extremes.scaled_back(size, size)
-    return {
-        "cv": errors.mean(axis=0)[None] * square,
-        "cv_std_error": spread[None] * square,
-    }
 
 
 def chosen_numbers(columns, criterion, possible, n_rows):
     """Return the numbers that are chosen, (B,)."""
-    if criterion == "cv":
-        error = np.where(possible & ~np.isnan(columns["cv"]), columns["cv"], np.inf)
-        best = np.argmin(error, axis=1)[:, None]
-        enough = take(error, best) + take(columns["cv_std_error"], best)
-        return np.argmax(error <= enough, axis=1)
     total = columns[criterion] + columns.get("search_penalty", 0)
     total = np.where(possible, total, np.inf)
     if criterion == "gcv":
@@ -224,13 +189,13 @@ def choose(prepared, options, limits, shared=False, start=None):
     n_rows = np.array([each.rows.weight.sum() for each in prepared])
     if shared:
         problem, n_rows = problem.with_shared_breakpoints(), n_rows.sum(keepdims=True)
-    is_open, value, held_out = n_breakpoints is None, None, {}
+    is_open, value = n_breakpoints is None, None
     largest = most if is_open else n_breakpoints + PATIENCE if n_breakpoints else 0
     positions = count_positions(problem)
     extra = search_penalty(problem, positions, n_rows[:, None], largest)
     if criterion in ("aic", "gcv"):
         extra *= 0
-    if is_open and criterion != "cv":
+    if is_open:
 
         def value(rss, k, series):  # as minus twice the logarithm of a likelihood
             rss = np.maximum(rss, np.finfo(float).tiny)
@@ -243,13 +208,10 @@ def choose(prepared, options, limits, shared=False, start=None):
     are_rows = [options.autocorrelation and not each.rows.rest > 0 for each in prepared]
     are_rows = np.array(are_rows, bool)
     found = search(problem, largest, value, start)
-    if is_open and criterion == "cv":
-        held_out = cross_validate(prepared[0], options, found)
     refined = np.full(found.rss.shape, separable(problem) or start is not None)
     refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:
         columns = path_columns(problem, found, n_rows, prepared, options)
-        columns |= held_out
         if criterion == "bic":
             columns["search_penalty"] = extra
         if is_open and criterion == "bic" and are_rows.any():

@@ -54,7 +54,7 @@ def fit_groups(
     Parameters
     ----------
     estimator : SegmentedRegressor
-        Estimator to fit; it is not changed. ``criterion="cv"`` is not supported.
+        Estimator to fit; it is not changed.
     data : pandas.DataFrame or polars.DataFrame
         The rows of all series, in any order.
     group : str
@@ -114,11 +114,6 @@ def fit_groups(
     estimator = clone(estimator)
     estimator._validate_params()
     check_is_plain(estimator, "fit_groups")
-    is_open = estimator.n_breakpoints == "auto"
-    if is_open and options_of(estimator, None).criterion == "cv":
-        raise ValueError(
-            "fit_groups does not support criterion='cv': choose another one."
-        )
     if not dates.is_frame(data):
         raise ValueError(
             f"data must be a data frame of pandas or polars, got {type(data).__name__}."

@@ -126,13 +126,12 @@ def test_labels_of_panels_stand_below_each_other(data):
     assert above == pytest.approx(below, abs=1.0)
 
 
-def test_path_of_cross_validation_has_errors(data):
-    model = SegmentedRegressor(criterion="cv", max_breakpoints=3).fit(*data)
+def test_the_path_shows_its_criterion(data):
+    model = SegmentedRegressor(criterion="gcv", max_breakpoints=3).fit(*data)
     display = SelectionPathDisplay.from_estimator(model)
-    assert_array_equal(display.line_.get_ydata(), model.selection_path_["cv"])
-    assert_array_equal(display.std_error, model.selection_path_["cv_std_error"])
+    assert_array_equal(display.line_.get_ydata(), model.selection_path_["gcv"])
     assert_array_equal(display.chosen_.get_xdata(), [len(model.breakpoints_)])
-    given = SegmentedRegressor(1, criterion="cv").fit(*data)
+    given = SegmentedRegressor(1, criterion="gcv").fit(*data)
     with pytest.raises(ValueError, match="the size was given"):
         SelectionPathDisplay.from_estimator(given)
     with pytest.raises(ValueError, match="draws how a SegmentedRegressor, or a"):

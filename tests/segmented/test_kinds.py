@@ -153,7 +153,6 @@ def test_chunks_and_summary():
         ({"flat": "last"}, "flat="),
         ({"shape": "convex"}, "shape="),
         ({"breakpoints": [3.0]}, "breakpoints="),
-        ({"criterion": "cv"}, "criterion="),
         ({"family": "poisson"}, "a family of counts"),
         ({"broken_features": [0]}, "several broken features"),
     ],

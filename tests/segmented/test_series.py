@@ -91,8 +91,6 @@ def test_bad_input(data):
         fit_groups(None, data, **words)
     with pytest.raises(ValueError, match=r"Column 'text' of X .*: leave it out of"):
         fit_groups(SegmentedRegressor(), data.assign(text="x"), group="g", target="y")
-    with pytest.raises(ValueError, match="does not support criterion='cv'"):
-        fit_groups(SegmentedRegressor(criterion="cv"), data, **words)
     with pytest.raises(ValueError, match=r"missing are \['q'\]"):
         fit_groups(SegmentedRegressor(), data, group="q", target="y")
     with pytest.raises(ValueError, match=r"Group 's\d': breakpoints="):

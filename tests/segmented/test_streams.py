@@ -100,7 +100,6 @@ def test_few_points_are_fitted_as_in_memory(data):
         ([], {}, "hold no rows"),
         ([([1.0], [2.0])], {"covariance": "HC3"}, "covariance='HC3' needs all points"),
         ([([1.0], [2.0])], {"loss": "huber"}, "loss='huber' needs all points"),
-        ([([1.0], [2.0])], {"criterion": "cv"}, "criterion='cv' needs all points"),
         ([[1.0, 2.0]], {}, "Chunk 0 must be a tuple"),
         ([(np.ones((2, 2)), [1.0, 2.0])], {}, "takes one feature"),
         ([([1.0, 2.0], [1.0])], {}, "differ in length"),
