@@ -133,9 +133,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     loss_, fresh_loss_ : float
         Loss of the returned network on the last training points, and on fresh ones.
     error_estimate_ : float
-        Estimated relative L2 error without the effect of noise, computed at the first
-        access. NaN in plain regression, for more than 3,000 weights, and where an
-        unsolved equation leaves kinks open.
+        Estimated relative L2 error without the effect of noise. NaN in plain
+        regression, for more than 3,000 weights, and for kinks that are left open.
     enrichment_ : dict
         Number of known functions that the network has as inputs, by their names.
     window_ends_ : ndarray

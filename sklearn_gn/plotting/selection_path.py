@@ -92,15 +92,10 @@ class SelectionPathDisplay(Display):
         Raises
         ------
         ValueError
-            If the estimator has no path, or its path has no criterion.
+            If the estimator has no path.
         """
         path = fitted_attribute(estimator, "selection_path_")
         given = [name for name in _LABELS if name in path]
-        if len(given) < 2:
-            raise ValueError(
-                "There is nothing to compare, because the size was given. Fit with "
-                'n_breakpoints="auto" or n_neurons="auto" to have a path.'
-            )
         criterion, size = given[0], given[-1]
         total = path[criterion] + path.get("search_penalty", 0)
         chosen = int(path[size][np.argmin(total)])

@@ -131,9 +131,8 @@ def test_the_path_shows_its_criterion(data):
     display = SelectionPathDisplay.from_estimator(model)
     assert_array_equal(display.line_.get_ydata(), model.selection_path_["gcv"])
     assert_array_equal(display.chosen_.get_xdata(), [len(model.breakpoints_)])
-    given = SegmentedRegressor(1, criterion="gcv").fit(*data)
-    with pytest.raises(ValueError, match="the size was given"):
-        SelectionPathDisplay.from_estimator(given)
+    given = SegmentedRegressor(2, criterion="gcv").fit(*data)
+    assert SelectionPathDisplay.from_estimator(given).chosen == 2
     with pytest.raises(ValueError, match="draws how a SegmentedRegressor, or a"):
         SelectionPathDisplay.from_estimator(Ridge().fit(*data))
 
