@@ -43,6 +43,7 @@ from sklearn_gn.segmented.problem import (
 from sklearn_gn.segmented.programme import MOST_ROWS, STARTS, kinks_at_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
+_ROUGH = 1e-5  # relative gain of a step that ends a descent where more is to come
 _COARSE = 16  # positions that are tried on the way, for each kink
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
@@ -205,12 +206,13 @@ def _best_descent(problem, knots, rss):
     k, table = knots.shape[1], problem.table
     if k > 2 and problem.form.ramp == 1:
         knots, rss = _from_starts(problem, knots, kinks_at_rows(problem, knots))
-    j, since = 0, 0
-    while since < max(k - 1, 1):  # until no pair is better elsewhere
+    # The work of a round over all pairs hardly grows with their number.
+    j, since, n_pairs = 0, 0, max(k - 1, 1)
+    while since < n_pairs:  # until no pair is better elsewhere
         others, before = np.delete(knots, slice(j, j + 2), axis=1), rss
         around = np.hstack([[[LEFT]], others, [[RIGHT]]])[:, j : j + 2]
         (low, high), last = locate(table, around)[0], table.n_rows[0] - 1
-        rows = spread(low, min(high, last), 4 * MOST_ROWS)
+        rows = spread(low, min(high, last), 4 * MOST_ROWS // n_pairs)
         each = problem.at(rows).of(np.zeros(len(rows), np.intp))
         first = np.repeat(others, len(rows), axis=0), table.x[0, rows]
         starts = np.sort(np.column_stack(first), axis=1)
@@ -219,10 +221,13 @@ def _best_descent(problem, knots, rss):
         else:
             second, found = insert(each, starts)
             starts = np.sort(np.column_stack([starts, second]), axis=1)
-        best = np.argsort(found, kind="stable")[:STARTS]
+        around = np.pad(found, 1, constant_values=np.inf)
+        least = (found <= around[:-2]) & (found <= around[2:]) & np.isfinite(found)
+        best = np.flatnonzero(least)[np.argsort(found[least], kind="stable")]
+        best = best[: 1 + STARTS // n_pairs]
         knots, rss = _from_starts(problem, knots, starts[best])
-        since = 1 if rss < before * (1 - DEPENDENT) else since + 1
-        j = (j + 1) % max(k - 1, 1)
+        since = 1 if rss < before * (1 - _ROUGH) else since + 1
+        j = (j + 1) % n_pairs
     return knots, rss
 
 
@@ -415,7 +420,7 @@ def descend(problem, knots, rss, n_steps=30, tol=EXACT):
     return knots, rss
 
 
-descend_roughly = partial(descend, n_steps=6, tol=1e-5)  # where more is to come
+descend_roughly = partial(descend, n_steps=6, tol=_ROUGH)  # where more is to come
 
 
 def through_rows(problem, knots, rss):
@@ -510,6 +515,8 @@ def within_limits(problem, knots, step, inverse):
     # What differences of neighbours are at least, and which of these are asked for.
     least = np.hstack([first, far, -last])
     asked = np.hstack([first > LEFT, far > 0, last < 1])
+    if not asked.any():
+        return step
     difference = np.diff(np.eye(k), prepend=0, append=0, axis=0)
     active, moved = np.zeros_like(asked), step
     while True:
