@@ -173,20 +173,19 @@ def _by_evidence(model):
 
 
 def _small_penalties(model):
-    factor = getattr(model, "_penalty_factor", 1.0)
-    if factor <= 1 or not hasattr(model, "noise_std_") or _is_constant(model):
+    factor, excess = getattr(model, "_want_of_penalties", (1.0, 0.0))
+    if excess == 0 or not hasattr(model, "noise_std_") or _is_constant(model):
         return None
-    noise, used = np.ravel(model.noise_std_), model.n_effective_parameters_
+    noise = np.ravel(model.noise_std_)
     share = float(np.mean((noise / model._target_spread) ** 2))
-    # Of R2, by following the noise more closely than the evidence would.
-    lost = (1 - 1 / factor) * share * used / (model._n_rows * len(noise))
+    lost = share * excess / (model._n_rows * len(noise))  # of R2, to the noise
     if lost < 0.01:
         return None
+    used = counted(model.n_effective_parameters_, "parameter")
     text = (
         f"The evidence prefers penalties some {float(f'{factor:.2g}'):,g} times as "
-        f"large: with those of now the data determine {counted(used, 'parameter')}, "
-        f"which follow the noise and cost up to {lost:.2f} of R2. Raise alpha, or "
-        "leave it at 'auto'."
+        f"large: with those of now the data determine {used}, which follow the noise "
+        f"and cost some {lost:.2f} of R2. Raise alpha, or leave it at 'auto'."
     )
     return Finding("overfitting", text, "alpha")
 

@@ -394,6 +394,11 @@ def test_penalties_that_are_in_the_way_are_named(estimator):
         named[alpha] = [f.cause for f in findings if f.parameter == "alpha"]
     assert named == {1e-6: ["overfitting"], 0.1: ["lack of fit"], "auto": []}
     assert error["auto"] < 0.5 * min(error[1e-6], error[0.1])
+    for n_rows in (20, 40):  # and large ones are never called small
+        for alpha in (0.1, 0.3, 1.0, 10.0, 1e6):
+            model = estimator(alpha=alpha, random_state=0).fit(X[:n_rows], y[:n_rows])
+            found = {f.cause for f in model.diagnose().findings}
+            assert "overfitting" not in found, (n_rows, alpha)
 
 
 def test_small_penalties_cost_exact_data_nothing():

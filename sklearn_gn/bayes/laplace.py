@@ -273,10 +273,8 @@ def left_out_values(model, theta, covariance, rows, n_effective):
     moved = []
     for x, y, weight in row_blocks(rows, block_size(k * size)):  # they stay in cache
         u, jacobian, m = model.values(theta, x), model.jacobian(theta, x), len(x)
-        features, slopes = (
-            jacobian[0, own[::k]].T,
-            jacobian[:, shared].transpose(2, 1, 0),
-        )
+        features = jacobian[0, own[::k]].T
+        slopes = jacobian[:, shared].transpose(2, 1, 0)
         spread = features[:, None] @ (features @ of_own).reshape(m, n, k * k)
         half = (of_shared @ slopes).swapaxes(1, 2) / 2
         half = (half + (features @ between).reshape(m, k, -1)) @ slopes
@@ -356,10 +354,17 @@ def _residual_squares(network, rows):
     return rows.weight @ (model.values(theta, rows.x) - rows.y) ** 2
 
 
-def penalty_factor(net):
-    """Return the factor of all penalties with which the evidence would be highest."""
-    precision = evidence.prior_precision(net.model.groups(), net.alpha)
-    return float(np.sum(net.gamma) / max(precision @ net.theta**2, evidence.SMALLEST))
+def want_of_penalties(net):
+    """Return by what factor the evidence would raise all penalties, and for how many.
+
+    These are well-determined parameters beyond the energy, times their share in all: a
+    network that its penalties have switched off follows no noise.
+    """
+    groups = net.model.groups()
+    energy = evidence.prior_precision(groups, net.alpha) @ net.theta**2
+    gamma, tiny = float(np.sum(net.gamma)), np.finfo(np.float64).tiny
+    share = gamma / np.count_nonzero(groups >= 0)
+    return gamma / max(energy, tiny), max(gamma - energy, 0.0) * share
 
 
 def penalties_by_name(model, penalties):

@@ -212,7 +212,7 @@ class ShallowReLURegressor(
     _short_forms = SHALLOW_RELU_SOLVERS
     _not_of_every_fit = (
         "_noise_of_rows",
-        "_penalty_factor",
+        "_want_of_penalties",
         "alpha_",
         "breakpoint_std_",
         "breakpoints_",

@@ -24,10 +24,10 @@ from sklearn_gn.bayes.laplace import (
     left_out_rows,
     noise_ratio,
     one_or_each,
-    penalty_factor,
     spectrum,
     summary_of,
     value_variances,
+    want_of_penalties,
 )
 from sklearn_gn.bayes.layers import Layers
 from sklearn_gn.bayes.linear_evidence import beats, linear_model, noise_scale
@@ -280,7 +280,7 @@ def evidence_attributes(net, rows, scaling, options, *, robust=False):
         "_posterior": found,
         "_degrees_of_freedom": freedom,
         "_n_parameters": n_chosen,
-        "_penalty_factor": penalty_factor(net),
+        "_want_of_penalties": want_of_penalties(net),
         "log_evidence_": known.log_evidence,
     }
 

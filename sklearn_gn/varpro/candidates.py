@@ -94,8 +94,8 @@ def set_fitted(estimator, run, rows, options, factors):
         evidences = evidences[~np.isnan(evidences)]  # of all rows
         estimator.log_evidence_ = float(logsumexp(evidences) - np.log(len(evidences)))
         counted = members[:n_small] if classifies else members
-        factors_of_each = [laplace.penalty_factor(m.net) for m in members[:n_small]]
-        estimator._penalty_factor = float(np.median(factors_of_each))
+        wanted = [laplace.want_of_penalties(m.net) for m in members[:n_small]]
+        estimator._want_of_penalties = np.median(wanted, axis=0).tolist()
         estimator.n_effective_parameters_ = _mean(
             [member.known.n_effective_parameters for member in counted],
             share[: len(counted)],
@@ -400,7 +400,7 @@ def with_shares(kinds, weights):
 
 
 class FittedMember:
-    """One member of a committee: it predicts, and says what the evidence chose.
+    """A network, linear model, class frequencies or Gaussian process of a committee.
 
     Attributes
     ----------

@@ -81,7 +81,7 @@ class _VarProNet(
         "_degrees_of_freedom",
         "_noise_scale",
         "_error_bars",
-        "_penalty_factor",
+        "_want_of_penalties",
         "coefs_",
         "estimators_",
         "intercepts_",
