@@ -369,7 +369,7 @@ class SegmentedRegressor(
         ValueError
             If the chunks can be iterated only once or are malformed, or if a parameter
             needs all points at once: a ``covariance`` other than "nonrobust", Huber's
-            loss, cross-validation, or parabolas.
+            loss, or parabolas.
         """
         streams.fit(self, chunks)
         return self

@@ -85,9 +85,9 @@ def step(rows, state, options):
 
 
 def grown_if_worthwhile(rows, state, report, options):
-    """Return state and report, with more neurons if these promise more evidence.
+    """Return state and report, with more neurons if the evidence would rise.
 
-    They do so once those that are there bring less, if the last ones were worth it.
+    Others come once its own bring less than they promise, if the last ones raised it.
     """
     progress, value = state.progress, state.net.log_evidence
     due = report.stop == "tol" or state.iteration % evidence_gn.PATIENCE == 0

@@ -81,7 +81,7 @@ def step(rows, state, options, seed):
 
     An epoch of many rows is divided, so that the fit may stop on the way. Members lack
     a part of the rows at first and end with all of them: otherwise they predict worse
-    where classes are nearly separable. Without ``tol`` the schedule does not end a fit.
+    where classes are nearly separable. With ``tol=0`` the schedule does not end a fit.
     """
     parts = max(1, math.isqrt(len(rows.x) // SOME_ROWS))
     (epoch, part), last = divmod(state.iteration, parts), EPOCHS + EPOCHS // 2
