@@ -25,6 +25,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_gn import findings
 from sklearn_gn._typing import Array, ArrayLike, MatrixLike
 from sklearn_gn.arrays import backend, programs, threads
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
@@ -38,7 +39,6 @@ from sklearn_gn.data.rows import (
     validate_data,
     weights_of,
 )
-from sklearn_gn.findings import Diagnosis, diagnose
 from sklearn_gn.optim.multinomial import all_classes
 from sklearn_gn.runtime.onnx import ConvertedToONNX
 from sklearn_gn.solvers import Solver
@@ -76,7 +76,7 @@ def unchanged_on_failure(fit):
 class DiagnoseMixin:
     """Says what limited the last fit."""
 
-    def diagnose(self) -> Diagnosis:
+    def diagnose(self) -> findings.Diagnosis:
         """Say what limited the fit, and which parameter to change.
 
         Returns
@@ -93,8 +93,7 @@ class DiagnoseMixin:
         check_is_fitted(self)
         return self._diagnosis()
 
-    def _diagnosis(self):
-        return diagnose(self)
+    _diagnosis = findings.diagnose
 
 
 def versions() -> dict[str, str]:
@@ -185,7 +184,7 @@ class GaussNewtonEstimator(
             raise ValueError(
                 f"solver={solver!r} does not fit {type(self).__name__}, but {names} do."
             )
-        solver.validate()
+        solver._validate_params()
         return solver
 
     def _most_iterations(self):
@@ -330,8 +329,8 @@ class GaussNewtonEstimator(
         X, y = run.given["X"], run.given["y"]
         weight = (run.given["metadata"] or {}).get("sample_weight")
         # What the choice of penalties assumes of the rows, if it was made.
-        by_evidence = not np.isnan(getattr(self, "n_effective_parameters_", np.nan))
-        chosen = by_evidence or getattr(self, "alpha_method_", None) == "left-out"
+        by_left_out = getattr(self, "alpha_method_", None) == "left-out"
+        chosen = by_left_out or findings.by_evidence(self)
         self._row_checks = self._target_spread = None
         if chosen and not sparse.issparse(X):
             predicted = getattr(self, "_predicted", None)

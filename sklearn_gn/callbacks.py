@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ _INTEGERS = (int, np.integer)
 _NUMBERS = (*_INTEGERS, float, np.floating)
 
 
+@dataclass(eq=False)
 class _Callback:
     """Does nothing at every hook; one instance may serve several fits at a time.
 
@@ -33,15 +35,14 @@ class _Callback:
     inside a search, fits share the root of their task tree.
     """
 
-    def __init__(self):
-        self._fits = {}
+    _fits: dict[int, Any] = field(default_factory=dict, init=False, repr=False)
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
 
     def teardown(self, estimator: Any, context: Any) -> None:
         """Forget that fit."""
-        getattr(self, "_fits", {}).pop(id(estimator), None)
+        self._fits.pop(id(estimator), None)
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
@@ -49,14 +50,6 @@ class _Callback:
     def on_fit_task_end(self, estimator: Any, context: Any) -> bool:
         """Called when the fit, or an iteration of it, ends; True asks to stop."""
         return False
-
-    def __repr__(self):
-        arguments = ", ".join(
-            f"{name}={value!r}"
-            for name, value in vars(self).items()
-            if not name.startswith("_") and not name.endswith("_")
-        )
-        return f"{type(self).__name__}({arguments})"
 
 
 def _run_of(callback, estimator):
@@ -69,6 +62,7 @@ def _run_of(callback, estimator):
     return run
 
 
+@dataclass(eq=False)
 class TimeBudget(_Callback):
     """Stop a fit after a number of seconds.
 
@@ -86,11 +80,11 @@ class TimeBudget(_Callback):
     >>> model = ShallowReLURegressor().set_callbacks(TimeBudget(seconds=60))
     """
 
-    def __init__(self, seconds: float) -> None:
-        if not (isinstance(seconds, _NUMBERS) and seconds > 0):
-            raise ValueError(f"seconds must be a number > 0, got {seconds!r}.")
-        self.seconds = seconds
-        super().__init__()
+    seconds: float
+
+    def __post_init__(self):
+        if not (isinstance(self.seconds, _NUMBERS) and self.seconds > 0):
+            raise ValueError(f"seconds must be a number > 0, got {self.seconds!r}.")
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
@@ -109,6 +103,7 @@ class TimeBudget(_Callback):
         return True
 
 
+@dataclass(eq=False)
 class EarlyStopping(_Callback):
     """Stop a fit when a column of its convergence log no longer improves.
 
@@ -133,27 +128,20 @@ class EarlyStopping(_Callback):
         ``monitor="val_loss"`` and there are no validation data.
     """
 
-    def __init__(
-        self,
-        monitor: Literal["val_loss", "loss"] = "val_loss",
-        *,
-        n_iter_no_change: int = 10,
-        min_delta: float = 0.0,
-        restore_best: bool = True,
-    ) -> None:
+    monitor: Literal["val_loss", "loss"] = "val_loss"
+    _: KW_ONLY
+    n_iter_no_change: int = 10
+    min_delta: float = 0.0
+    restore_best: bool = True
+
+    def __post_init__(self):
+        monitor, least, n = self.monitor, self.min_delta, self.n_iter_no_change
         if monitor not in ("val_loss", "loss"):
             raise ValueError(f"monitor must be 'val_loss' or 'loss', got {monitor!r}.")
-        if not (isinstance(n_iter_no_change, _INTEGERS) and n_iter_no_change >= 1):
-            raise ValueError(
-                f"n_iter_no_change must be an integer >= 1, got {n_iter_no_change!r}."
-            )
-        if not (isinstance(min_delta, _NUMBERS) and min_delta >= 0):
-            raise ValueError(f"min_delta must be a number >= 0, got {min_delta!r}.")
-        self.monitor = monitor
-        self.n_iter_no_change = n_iter_no_change
-        self.min_delta = min_delta
-        self.restore_best = restore_best
-        super().__init__()
+        if not (isinstance(n, _INTEGERS) and n >= 1):
+            raise ValueError(f"n_iter_no_change must be an integer >= 1, got {n!r}.")
+        if not (isinstance(least, _NUMBERS) and least >= 0):
+            raise ValueError(f"min_delta must be a number >= 0, got {least!r}.")
 
     def setup(self, estimator: Any, context: Any) -> None:
         """Prepare for one fit."""
@@ -190,6 +178,7 @@ class EarlyStopping(_Callback):
         return since >= self.n_iter_no_change and run.end_start("early_stopping")
 
 
+@dataclass(eq=False)
 class LogWriter(_Callback):
     """Hand every row of the convergence log to a function while the fit runs.
 
@@ -216,11 +205,12 @@ class LogWriter(_Callback):
     True
     """
 
-    def __init__(self, write: Callable[[dict[str, Any]], object]) -> None:
-        if not callable(write):
-            raise ValueError(f"write must be a function of the row, got {write!r}.")
-        self.write = write
-        super().__init__()
+    write: Callable[[dict[str, Any]], object]
+
+    def __post_init__(self):
+        if not callable(self.write):
+            text = f"write must be a function of the row, got {self.write!r}."
+            raise ValueError(text)
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""
@@ -235,6 +225,7 @@ class LogWriter(_Callback):
         return False
 
 
+@dataclass(eq=False)
 class Checkpoint(_Callback):
     """Save a fit while it runs, and resume it after it was killed.
 
@@ -278,13 +269,10 @@ class Checkpoint(_Callback):
     be opened without harm. :func:`numpy.load` opens it too.
     """
 
-    def __init__(
-        self, path: PathLike, *, resume: bool = True, every: float = 30.0
-    ) -> None:
-        self.path = path
-        self.resume = resume
-        self.every = every
-        super().__init__()
+    path: PathLike
+    _: KW_ONLY
+    resume: bool = True
+    every: float = 30.0
 
     def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
         """Called when the fit, or an iteration of it, begins."""

@@ -111,7 +111,7 @@ def _budget(model):
     losses = model.convergence_log_["loss"]
     best = np.minimum.accumulate(losses[np.isfinite(losses)])
     how, fall = "", np.nan
-    if _by_evidence(model):
+    if by_evidence(model):
         how = "The log evidence, by which such a fit ends, was still rising. "
     elif len(best) > 1:
         before = best[-1 - max(1, len(best) // 10)]
@@ -139,7 +139,7 @@ def _overfitting(model):
     val, loss = log["val_loss"][seen], log["loss"][seen]
     best = int(np.argmin(val))
     cause, parameter, cure = model._cure_of_overfitting
-    if parameter == "alpha" and _by_evidence(model):
+    if parameter == "alpha" and by_evidence(model):
         parameter, cure = _CURE_BY_EVIDENCE
     # A model that does not generalise.
     if val[best] > 10.0 * loss[best] > 0:
@@ -167,8 +167,8 @@ _CURE_BY_EVIDENCE = (
 )
 
 
-def _by_evidence(model):
-    """Whether the evidence has chosen the penalties."""
+def by_evidence(model):
+    """Return whether the evidence has chosen the penalties."""
     return bool(np.isfinite(getattr(model, "n_effective_parameters_", np.nan)))
 
 
@@ -206,7 +206,7 @@ def _poor_steps(model):
 
 
 def _points(model):
-    one_target = _by_evidence(model) and np.size(getattr(model, "noise_std_", ())) == 1
+    one_target = by_evidence(model) and np.size(getattr(model, "noise_std_", ())) == 1
     if not one_target:
         return None
     n_rows, used = model._n_rows, model.n_effective_parameters_
@@ -298,7 +298,7 @@ def _rank(model):
     # network of an equation has many, which its damped steps leave alone.
     of_rows = getattr(model, "_has_spectrum_of_rows", False)
     of_equation = getattr(model, "problem_", None) is not None
-    if _by_evidence(model) or of_rows or of_equation:
+    if by_evidence(model) or of_rows or of_equation:
         return None
     if len(spectrum) == 0 or not np.isfinite(spectrum).all() or spectrum[0] <= 0:
         return None
@@ -391,7 +391,7 @@ def _noise(model):
         deviations = f"a standard deviation of {noise[0]:.3g}"
     elif len(noise) == 2:
         deviations = f"standard deviations of {noise[0]:.3g} and {noise[1]:.3g}"
-    if not _by_evidence(model):
+    if not by_evidence(model):
         # A criterion has chosen the number of neurons, or it is given; other networks
         # of given penalties are fitted to data without noise.
         if exact or not hasattr(model, "n_neurons"):
@@ -428,7 +428,7 @@ def _is_constant(model):
 
 def small_steps(model):
     """Return the finding that steps are kept small by a parameter, or None."""
-    if StopReason(model.stop_reason_).converged and not _by_evidence(model):
+    if StopReason(model.stop_reason_).converged and not by_evidence(model):
         return None
     limits = {name: getattr(model, name, None) for name in model._limits_of_steps()}
     n_directions = len(getattr(model, "gram_spectrum_", ())) or np.inf

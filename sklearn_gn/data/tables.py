@@ -7,6 +7,7 @@ time here, or summed where they live: an engine with workers has ``call`` and
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from numbers import Real
 from operator import itemgetter, methodcaller
@@ -17,6 +18,7 @@ import numpy as np
 CHUNK_BYTES = 2**26  # of a memory-mapped array
 
 
+@dataclass(eq=False, repr=False)
 class Blocks:
     """Blocks of a collection, which are gone through again and again.
 
@@ -26,9 +28,10 @@ class Blocks:
     None, blocks are chunks.
     """
 
-    def __init__(self, handles, read, engine=None, chunk_of=None):
-        self.handles, self.read = handles, read
-        self.engine, self.chunk_of = engine, chunk_of
+    handles: Callable[[], Any]
+    read: Callable[[Any], Any]
+    engine: Callable[[], Any] | None = None
+    chunk_of: Callable[[Any], Any] | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yield the chunks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -198,11 +198,12 @@ class FeatureDisplay(Display):
         ).plot(ax, **kwargs)
 
 
+@dataclass(eq=False)
 class _Recorder(_Callback):
     """Callback that keeps the models of some iterations and stops after the last."""
 
-    def __init__(self, iterations):
-        self.iterations, self.models = iterations, {}
+    iterations: Sequence[int]
+    models: dict[int, VarProNetClassifier] = field(default_factory=dict)
 
     def on_fit_task_begin(self, estimator, context):
         """Keep the network before the first iteration."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import update_wrapper
 from numbers import Real
 from types import MethodType
@@ -95,6 +96,7 @@ class AffineClassifier(SoftmaxClassifier):
         )
 
 
+@dataclass(eq=False, repr=False)
 class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
     r"""Softmax regression on frozen features, trained by Gauss-Newton methods.
 
@@ -240,7 +242,7 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
 
     _short_forms = SOFTMAX_HEAD_SOLVERS
     _has_spectrum_of_rows = True  # as gram_spectrum_, not of the parameters
-    _parameter_constraints: dict[str, Any] = {
+    _parameter_constraints = {
         **GaussNewtonEstimator._parameter_constraints,
         "alpha": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
         "damping": [Interval(Real, 0, None, closed="left"), None],
@@ -250,44 +252,24 @@ class FGNSoftmaxHead(AffineClassifier, GaussNewtonEstimator):
     _accept_sparse = "csr"
     _not_of_every_fit = ("alpha_path_",)
 
-    def __init__(
-        self,
-        solver: str | Solver = "fgn_newton",
-        *,
-        alpha: float | Literal["auto"] = "auto",
-        damping: float | None = None,
-        rank: int | None = None,
-        fit_intercept: bool = True,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        max_iter: int = 100,
-        tol: float = 1e-6,
-        max_time: float | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        warm_start: bool = False,
-        dtype: Literal["float64", "float32"] = "float64",
-        device: Any = None,
-        verbose: int = 0,
-        random_state: RandomState = None,
-    ) -> None:
-        self.solver = solver
-        self.alpha = alpha
-        self.damping = damping
-        self.rank = rank
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_time = max_time
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.dtype = dtype
-        self.device = device
-        self.verbose = verbose
-        self.random_state = random_state
+    solver: str | Solver = "fgn_newton"
+    _: KW_ONLY
+    alpha: float | Literal["auto"] = "auto"
+    damping: float | None = None
+    rank: int | None = None
+    fit_intercept: bool = True
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    max_iter: int = 100
+    tol: float = 1e-6
+    max_time: float | None = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    warm_start: bool = False
+    dtype: Literal["float64", "float32"] = "float64"
+    device: Any = None
+    verbose: int = 0
+    random_state: RandomState = None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -32,6 +33,7 @@ from sklearn_gn.solvers import FGNNewton
 from sklearn_gn.solvers._base import ReferenceLinkMixin
 
 
+@dataclass(eq=False, repr=False)
 class FGNSoftmaxHeadCV(
     AffineClassifier,
     DiagnoseMixin,
@@ -125,7 +127,7 @@ class FGNSoftmaxHeadCV(
     ((3, 7), True)
     """
 
-    _parameter_constraints: dict[str, Any] = {
+    _parameter_constraints = {
         "Cs": [Interval(Integral, 1, None, closed="left"), "array-like"],
         "cv": ["cv_object", StrOptions({"loo"})],
         "scoring": [StrOptions(set(get_scorer_names())), callable],
@@ -135,24 +137,14 @@ class FGNSoftmaxHeadCV(
         "tol": [Interval(Real, 0, None, closed="left")],
     }
 
-    def __init__(
-        self,
-        Cs: int | ArrayLike = 10,
-        *,
-        cv: int | Literal["loo"] | Iterable[Any] | Any = 5,
-        scoring: str | Callable[..., float] = "neg_log_loss",
-        fit_intercept: bool = True,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        max_iter: int = 100,
-        tol: float = 1e-6,
-    ) -> None:
-        self.Cs = Cs
-        self.cv = cv
-        self.scoring = scoring
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.max_iter = max_iter
-        self.tol = tol
+    Cs: int | ArrayLike = 10
+    _: KW_ONLY
+    cv: int | Literal["loo"] | Iterable[Any] | Any = 5
+    scoring: str | Callable[..., float] = "neg_log_loss"
+    fit_intercept: bool = True
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    max_iter: int = 100
+    tol: float = 1e-6
 
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=True)

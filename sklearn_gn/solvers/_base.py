@@ -57,7 +57,3 @@ class Solver(ReferenceLinkMixin, BaseEstimator):
             The one with the name of the solver.
         """
         return algorithms[str(self.name)]
-
-    def validate(self) -> None:
-        """Raise a ValueError that names a parameter out of its range."""
-        self._validate_params()

@@ -1,5 +1,6 @@
 """First-order solvers, which several estimators take."""
 
+from dataclasses import dataclass
 from numbers import Integral, Real
 
 from sklearn.utils._param_validation import Interval
@@ -7,6 +8,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn_gn.solvers._base import Solver
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Adam(Solver):
     """Adam, a first-order method that adapts the step of each parameter.
 
@@ -33,18 +35,12 @@ class Adam(Solver):
         "shuffle": ["boolean"],
     }
 
-    def __init__(
-        self,
-        *,
-        learning_rate: float = 1e-3,
-        batch_size: int | None = None,
-        shuffle: bool = False,
-    ) -> None:
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.shuffle = shuffle
+    learning_rate: float = 1e-3
+    batch_size: int | None = None
+    shuffle: bool = False
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SGD(Solver):
     """Stochastic gradient descent with Nesterov's momentum of 0.9.
 
@@ -62,8 +58,5 @@ class SGD(Solver):
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     }
 
-    def __init__(
-        self, *, learning_rate: float = 1e-2, batch_size: int | None = None
-    ) -> None:
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
+    learning_rate: float = 1e-2
+    batch_size: int | None = None

@@ -1,6 +1,7 @@
 """The solvers of PINNSolver."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal
 
@@ -9,6 +10,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn_gn.solvers._base import Solver
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DNGD(Solver):
     """Dual natural gradient descent with geodesic acceleration.
 
@@ -60,18 +62,10 @@ class DNGD(Solver):
         "enrichment": [StrOptions({"auto"}), "array-like", None],
     }
 
-    def __init__(
-        self,
-        *,
-        damping_rule: Literal["trust_region", "loss"] = "trust_region",
-        geodesic_acceleration: bool = True,
-        single_precision_iter: int = 0,
-        enrichment: Literal["auto"] | Sequence[str] | None = "auto",
-    ) -> None:
-        self.damping_rule = damping_rule
-        self.geodesic_acceleration = geodesic_acceleration
-        self.single_precision_iter = single_precision_iter
-        self.enrichment = enrichment
+    damping_rule: Literal["trust_region", "loss"] = "trust_region"
+    geodesic_acceleration: bool = True
+    single_precision_iter: int = 0
+    enrichment: Literal["auto"] | Sequence[str] | None = "auto"
 
 
 class LBFGS(Solver):

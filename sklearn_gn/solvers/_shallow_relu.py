@@ -1,5 +1,6 @@
 """The solvers of ShallowReLURegressor."""
 
+from dataclasses import dataclass
 from numbers import Integral, Real
 
 from sklearn.utils._param_validation import Interval
@@ -7,6 +8,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn_gn.solvers._base import Solver
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Search(Solver):
     """Parameters of the solvers with a global search around them."""
 
@@ -16,16 +18,9 @@ class _Search(Solver):
         "rank_tol": [Interval(Real, 0, 1, closed="left")],
     }
 
-    def __init__(
-        self,
-        *,
-        relocations: int = 20,
-        active_tol: float = 1e-10,
-        rank_tol: float = 1e-12,
-    ) -> None:
-        self.relocations = relocations
-        self.active_tol = active_tol
-        self.rank_tol = rank_tol
+    relocations: int = 20
+    active_tol: float = 1e-10
+    rank_tol: float = 1e-12
 
 
 class SgGN(_Search):
@@ -103,6 +98,7 @@ class JointGN(_Search):
     name = "vpgn"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LM(Solver):
     """Levenberg-Marquardt, a baseline without global search.
 
@@ -132,9 +128,8 @@ class LM(Solver):
         "rank_tol": [Interval(Real, 0, 1, closed="left")],
     }
 
-    def __init__(self, *, hidden_only: bool = False, rank_tol: float = 1e-12) -> None:
-        self.hidden_only = hidden_only
-        self.rank_tol = rank_tol
+    hidden_only: bool = False
+    rank_tol: float = 1e-12
 
     @property
     def name(self) -> str:  # type: ignore[override]

@@ -1,5 +1,6 @@
 """The solvers of FGNSoftmaxHead."""
 
+from dataclasses import dataclass
 from numbers import Integral, Real
 
 from sklearn.utils._param_validation import Interval
@@ -38,6 +39,7 @@ class FGNNewton(Solver):
     name = "fgn_newton"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _MiniBatchSolver(Solver):
     """What the solvers on mini-batches share."""
 
@@ -47,16 +49,9 @@ class _MiniBatchSolver(Solver):
         "shuffle": ["boolean"],
     }
 
-    def __init__(
-        self,
-        *,
-        learning_rate: float | None = None,
-        batch_size: int | None = 256,
-        shuffle: bool = False,
-    ) -> None:
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.shuffle = shuffle
+    learning_rate: float | None = None
+    batch_size: int | None = 256
+    shuffle: bool = False
 
 
 class FGN(_MiniBatchSolver):

@@ -1,5 +1,6 @@
 """The solvers of VarProNetRegressor and VarProNetClassifier."""
 
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal
 
@@ -17,6 +18,7 @@ _BATCHES = {
 }
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class GNvpro(Solver):
     """Gauss-Newton-Krylov variable projection (GNvpro) [1]_.
 
@@ -73,20 +75,13 @@ class GNvpro(Solver):
         "loss": [StrOptions({"squared_error", "huber"})],
     }
 
-    def __init__(
-        self,
-        *,
-        curvature: Literal["auto", "krylov", "dense"] = "auto",
-        batch_size: int | Literal["auto"] | None = "auto",
-        iterations_per_batch: int = 3,
-        loss: Literal["squared_error", "huber"] = "squared_error",
-    ) -> None:
-        self.curvature = curvature
-        self.batch_size = batch_size
-        self.iterations_per_batch = iterations_per_batch
-        self.loss = loss
+    curvature: Literal["auto", "krylov", "dense"] = "auto"
+    batch_size: int | Literal["auto"] | None = "auto"
+    iterations_per_batch: int = 3
+    loss: Literal["squared_error", "huber"] = "squared_error"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LBFGSvpro(Solver):
     """L-BFGS on the reduced objective of variable projection [1]_.
 
@@ -117,16 +112,11 @@ class LBFGSvpro(Solver):
     name = "lbfgs_vpro"
     _parameter_constraints = _BATCHES
 
-    def __init__(
-        self,
-        *,
-        batch_size: int | Literal["auto"] | None = None,
-        iterations_per_batch: int = 3,
-    ) -> None:
-        self.batch_size = batch_size
-        self.iterations_per_batch = iterations_per_batch
+    batch_size: int | Literal["auto"] | None = None
+    iterations_per_batch: int = 3
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FullGN(Solver):
     """Gauss-Newton in all weights together, a baseline for :class:`GNvpro`.
 
@@ -154,11 +144,5 @@ class FullGN(Solver):
     name = "gn"
     _parameter_constraints = _BATCHES
 
-    def __init__(
-        self,
-        *,
-        batch_size: int | Literal["auto"] | None = "auto",
-        iterations_per_batch: int = 3,
-    ) -> None:
-        self.batch_size = batch_size
-        self.iterations_per_batch = iterations_per_batch
+    batch_size: int | Literal["auto"] | None = "auto"
+    iterations_per_batch: int = 3

@@ -277,6 +277,7 @@ class Interrupting(_Callback):
     """Presses Ctrl-C at a hook."""
 
     def __init__(self, hook, number):
+        super().__init__()
         self.hook, self.number = hook, number
 
     def press(self, hook, context):
