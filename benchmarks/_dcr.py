@@ -10,7 +10,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from sklearn.utils import Bunch, check_random_state, check_scalar
 
 from sklearn_gn._typing import Array, PathLike, RandomState
-from sklearn_gn.datasets._cache import as_bunch, cached, solve_in_chunks
+from sklearn_gn.datasets._cache import cached, solve_in_chunks
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 
@@ -163,11 +163,11 @@ def make_dcr(
         return X, Y
     names = [f"d{k} u({a:.3f}, {b:.3f})" for k in (1, 2) for a in _GRID for b in _GRID]
     description = {"n_samples": n_samples, "cells": " x ".join(map(str, shape))}
-    return as_bunch(
-        X,
-        Y,
-        8 * n_samples // 10,
-        9 * n_samples // 10,
+    parts = np.split(np.arange(n_samples), [8 * n_samples // 10, 9 * n_samples // 10])
+    return Bunch(
+        data=X,
+        target=Y,
+        **dict(zip(("train", "validation", "test"), parts, strict=True)),
         feature_names=["height", "size", "angle"],
         target_names=names,
         grid=_GRID.copy(),

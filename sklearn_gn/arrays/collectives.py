@@ -49,13 +49,8 @@ def differentiable_sum(function):
     import jax
 
     summed = jax.custom_vjp(lambda parameters: total(function(parameters)))
-
-    def forward(parameters):
-        value, gradient = jax.value_and_grad(function)(parameters)
-        return total((value, gradient))
-
-    def backward(gradient, factor):
-        return (jax.tree.map(lambda g: factor * g, gradient),)
-
-    summed.defvjp(forward, backward)
+    summed.defvjp(
+        lambda parameters: total(jax.value_and_grad(function)(parameters)),
+        lambda gradient, factor: (jax.tree.map(lambda g: factor * g, gradient),),
+    )
     return summed

@@ -26,11 +26,6 @@ _LEAST = 2**26  # multiplications: some milliseconds, as long as a thread may wa
 _ROWS = 600  # of a block of a product; smaller ones are multiplied at a lower rate
 
 
-def n_cores():
-    """Number of cores for threads: one in a worker of a pool, which share them."""
-    return 1 if current_process().daemon else joblib.cpu_count()
-
-
 _lock = threading.Lock()
 _depths: dict[int, int] = {}  # number of times that each thread is in one_blas_thread
 _libraries: list[Any] = []  # of BLAS
@@ -91,9 +86,9 @@ class one_blas_thread:
 def share():
     """Number of threads that a fit may use instead of BLAS; one outside of fits."""
     n_threads = max(_own_threads.values(), default=1)
-    if n_threads > 1:
-        n_threads = min(n_cores(), n_threads) // max(len(_depths), 1)
-    return max(n_threads, 1)
+    if n_threads == 1 or current_process().daemon:  # workers of a pool share the cores
+        return 1
+    return max(min(joblib.cpu_count(), n_threads) // max(len(_depths), 1), 1)
 
 
 def symmetric_product(a):
@@ -163,7 +158,7 @@ def side_by_side(function, items, work=math.inf):
 @cache
 def _pool():
     """Threads that wait for work, as many as there are cores beside the caller's."""
-    return ThreadPoolExecutor(max(n_cores() - 1, 1), "sklearn_gn")
+    return ThreadPoolExecutor(max(joblib.cpu_count() - 1, 1), "sklearn_gn")
 
 
 if hasattr(os, "register_at_fork"):  # a forked process has none of the threads

@@ -87,8 +87,11 @@ class CheckedRows:
         found = self.fold(partial(_Seen, limits, draw), _Seen.joined)
         if found is None or found.n_rows == 0:
             raise ValueError("chunks hold no rows of positive weight.")
+        found.merge()
+        _, *arrays = found.pieces[0]
+        sample = Sample(*arrays, is_complete=found.limit is None)
         total = min(float(np.sum(found.totals)), np.finfo(np.float64).max)
-        return Survey(found.n_rows, total, found.sample())
+        return Survey(found.n_rows, total, sample)
 
 
 class RowSource:
@@ -239,16 +242,16 @@ class _Seen:
         code = (code ^ (code >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         code = code ^ (code >> np.uint64(31))
         number = np.arange(len(X))
-        self._pieces = [tuple(a[weight > 0] for a in (code, number, weight, X, y))]
-        self._n_new = len(self._pieces[0][0])
+        self.pieces = [tuple(a[weight > 0] for a in (code, number, weight, X, y))]
+        self._n_new = len(self.pieces[0][0])
 
     def joined(self, other):
         """Return what is seen of these rows, and of others that come after them."""
-        for code, number, *arrays in other._pieces:
+        for code, number, *arrays in other.pieces:
             piece = (code, number + self.n_seen, *arrays)
             if self.limit is not None:
                 piece = tuple(a[code <= self.limit] for a in piece)
-            self._pieces.append(piece)
+            self.pieces.append(piece)
             self._n_new += len(piece[0])
         self.n_rows += other.n_rows
         self.n_seen += other.n_seen
@@ -256,17 +259,12 @@ class _Seen:
         limits = [one.limit for one in (self, other) if one.limit is not None]
         self.limit = min(limits, default=None)
         if self._n_new > self.most // 2:
-            self._merge()
+            self.merge()
         return self
 
-    def sample(self):
-        """Return the :class:`Sample`."""
-        self._merge()
-        return Sample(*self._pieces[0][1:], is_complete=self.limit is None)
-
-    def _merge(self):
+    def merge(self):
         """Make one row of copies, and leave out rows that are too many."""
-        pieces = zip(*self._pieces, strict=True)
+        pieces = zip(*self.pieces, strict=True)
         code, number, weight, X, y = map(np.concatenate, pieces)
         order = np.argsort(code, kind="stable")
         code = code[order]
@@ -280,5 +278,5 @@ class _Seen:
             first, weight = first[: self.most], weight[: self.most]
             self.limit = code[first[-1]]
         code, order = code[first], order[first]
-        self._pieces = [(code, number[order], weight, X[order], y[order])]
+        self.pieces = [(code, number[order], weight, X[order], y[order])]
         self._n_new = 0

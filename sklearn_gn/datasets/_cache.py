@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from joblib import Memory
 from sklearn.datasets import get_data_home
-from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_gn._caller import warn_user
@@ -76,10 +75,3 @@ def cached(name, function, arguments, *, cache, data_home):
     if arguments["verbose"] and memorized.check_call_in_cache(**arguments):
         print(f"[make_{name.partition('_')[0]}] read from {place}", flush=True)
     return memorized(**arguments)
-
-
-def as_bunch(X, Y, first, second, **fields):
-    """Return a Bunch whose rows train up to the first, validate up to the second."""
-    train, validation, test = np.split(np.arange(len(X)), [first, second])
-    parts = {"train": train, "validation": validation, "test": test}
-    return Bunch(data=X, target=Y, **parts, **fields)

@@ -10,7 +10,7 @@ from scipy.special import expit
 from sklearn.utils import Bunch, check_random_state, check_scalar
 
 from sklearn_gn._typing import Array, PathLike, RandomState
-from sklearn_gn.datasets._cache import as_bunch, cached, solve_in_chunks
+from sklearn_gn.datasets._cache import cached, solve_in_chunks
 
 _VERSION = 1  # of the numbers: a new one makes stored files void
 
@@ -174,11 +174,11 @@ def make_cdr(
     if return_X_y:
         return X, Y
     times = _TIMES / 100
-    return as_bunch(
-        X,
-        Y,
-        n_samples // 2,
-        3 * n_samples // 4,
+    parts = np.split(np.arange(n_samples), [n_samples // 2, 3 * n_samples // 4])
+    return Bunch(
+        data=X,
+        target=Y,
+        **dict(zip(("train", "validation", "test"), parts, strict=True)),
         feature_names=[f"y_{i + 1},{j + 1}" for i, j in zip(_I, _J, strict=True)],
         target_names=[f"u({a}, {b}; {t:.2f})" for a, b in _POINTS for t in times],
         points=_POINTS.copy(),

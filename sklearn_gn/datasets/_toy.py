@@ -52,11 +52,8 @@ def make_peaks_classification(
     """
     check_scalar(n_classes, "n_classes", Integral, min_val=2)
     levels = np.linspace(_LOWEST, _HIGHEST, n_classes + 1)[1:-1]
-
-    def classify(X):
-        return np.searchsorted(levels, peaks(*X.T), side="right")
-
-    return _sample(classify, n_classes, n_samples, 3.0, random_state)
+    given = n_classes, n_samples, 3.0, random_state
+    return _sample(lambda X: np.searchsorted(levels, peaks(*X.T), "right"), *given)
 
 
 def make_ellipse(
@@ -107,11 +104,8 @@ def make_ellipse(
         check_scalar(a, "semi_axes", Real, min_val=0, include_boundaries="neither")
     check_scalar(angle, "angle", Real)
     axes = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-
-    def classify(X):
-        return (((X @ axes / semi_axes) ** 2).sum(axis=1) > 1).astype(int)
-
-    return _sample(classify, 2, n_samples, 1.0, random_state)
+    given = 2, n_samples, 1.0, random_state
+    return _sample(lambda X: np.linalg.norm(X @ axes / semi_axes, axis=1) > 1, *given)
 
 
 def peaks(a, b):

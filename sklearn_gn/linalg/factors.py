@@ -158,14 +158,9 @@ def factor_with_floor(matrix, floor):
     """
     library = library_of((matrix, floor))
     xp = library.xp
-
-    def raised(carry):
-        count, shift, _ = carry
-        return count + 1, 4 * shift, factor(matrix, 4 * shift)
-
     *_, found = library.while_loop(
         lambda carry: ~xp.isfinite(carry[2].root[-1, -1]) & (carry[0] < 10),
-        raised,
+        lambda carry: (carry[0] + 1, 4 * carry[1], factor(matrix, 4 * carry[1])),
         (xp.int32(0), floor, factor(matrix, floor)),
     )
     return found

@@ -1,9 +1,8 @@
-"""Line searches: Newton's method in a bracket, halved steps, and a grid.
+"""Line searches: Newton's method in a bracket, and a grid.
 
-All take numbers and arrays of NumPy, and of JAX while it compiles.
+Both take numbers and arrays of NumPy, and of JAX while it compiles.
 """
 
-import numpy as np
 
 from sklearn_gn.arrays.libraries import library_of
 
@@ -47,24 +46,6 @@ def line_minimum(derivatives, slope, *, flat, max_iter):
     return length, lower, found
 
 
-def backtrack(evaluate, rejected, length, *, halvings=30, while_loop=None):
-    """Halve a step until it is no longer rejected, or after ``halvings``.
-
-    ``evaluate`` maps a step length to what is there, a loss or a tree that has it, and
-    ``rejected`` says of a length, and what was evaluated there, whether to go on.
-    Returns the last length, which may still be rejected, and what is there.
-    ``while_loop`` is NumPy's where ``evaluate`` calls a compiled function.
-    """
-    search = length, evaluate(length), np.int32(0)
-    while_loop = while_loop or library_of(search).while_loop
-    length, evaluated, _ = while_loop(
-        lambda search: rejected(*search[:2]) & (search[2] < halvings),
-        lambda search: (search[0] / 2, evaluate(search[0] / 2), search[2] + 1),
-        search,
-    )
-    return length, evaluated
-
-
 def grid_search(losses, dtype, xp):
     """Minimise a loss over steps ``gamma >= 0`` on a grid, refined once.
 
@@ -74,17 +55,13 @@ def grid_search(losses, dtype, xp):
     caller compares the best loss of the grid with the loss of no step.
     """
     coarse = xp.asarray(_COARSE, dtype)
-
-    def finite(found):
-        return xp.where(xp.isfinite(found), found, xp.inf)
-
-    first = finite(losses(coarse))
+    first = xp.nan_to_num(losses(coarse), nan=xp.inf, posinf=xp.inf)
     best, last = xp.argmin(first), len(_COARSE) - 1
     # Neighbours in the descending grid; past its ends, as far again, or zero.
     upper = xp.where(best > 0, coarse[xp.maximum(best - 1, 0)], 2 * coarse[0])
     lower = xp.where(best < last, coarse[xp.minimum(best + 1, last)], 0.0)
     fraction = xp.arange(1, 10, dtype=dtype) / 10
     fine = lower + (upper - lower) * fraction
-    second = finite(losses(fine))
+    second = xp.nan_to_num(losses(fine), nan=xp.inf, posinf=xp.inf)
     best_fine = xp.argmin(second)
     return xp.where(second[best_fine] < first[best], fine[best_fine], coarse[best])

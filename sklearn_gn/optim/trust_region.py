@@ -88,10 +88,6 @@ def lanczos(product, gradient, *, rank, tol):
     matrix = jnp.zeros((rank, rank), gradient.dtype)
     inside = jnp.arange(rank, dtype=jnp.int32)
 
-    def unfinished(carry):
-        *_, residual, count = carry
-        return (residual > tol) & (count < rank)
-
     def iterate(carry):
         basis, matrix, _, count = carry
         image = product(basis[:, count])
@@ -121,7 +117,9 @@ def lanczos(product, gradient, *, rank, tol):
 
     one = jnp.ones_like(size)
     start = basis, matrix, jnp.where(size > 0, one, 0), jnp.int32(0)
-    basis, matrix, _, count = lax.while_loop(unfinished, iterate, start)
+    basis, matrix, _, count = lax.while_loop(
+        lambda carry: (carry[2] > tol) & (carry[3] < rank), iterate, start
+    )
     used = inside < count
     basis = jnp.where(used[None, :], basis, 0)
     square = jnp.where(used[:, None] & used[None, :], matrix, 0)

@@ -164,16 +164,14 @@ class RelevanceDisplay(Display):
         if feature_names is None:
             feature_names = getattr(estimator, "feature_names_in_", None)
         values = check_array(X)
-
-        def predict(values):
-            return select_target(estimator.predict(rows_like(X, values)), target)
-
         other = check_random_state(random_state).permutation(len(values))
-        y, change = predict(values), np.empty(values.T.shape)
-        for j in range(len(change)):
+        predicted = []
+        for j in (slice(0), *range(values.shape[1])):  # first with nothing exchanged
             changed = values.copy()
             changed[:, j] = values[other, j]
-            change[j] = predict(changed) - y
+            y = estimator.predict(rows_like(X, changed))
+            predicted.append(select_target(y, target))
+        change = np.array(predicted[1:]) - predicted[0]
         parts = {"total": change}
         slope = getattr(estimator, "linear_coef_", None)
         if slope is not None and np.any(slope := np.atleast_2d(slope)[target]):

@@ -193,12 +193,10 @@ class SegmentsDisplay(Display):
         even, t = np.linspace(x.min(), x.max(), 400), fit.breakpoints
         t = t[(t > even[0]) & (t < even[-1])]
         grid = np.unique(np.concatenate([even, t, np.nextafter(t, -np.inf)]))
-
-        def predict(x):
-            means = np.tile(fit.scaling.linear_center, (len(x), 1))
-            return inference.predict(fit, x, means)
-
-        response, std = predict(grid)
+        both = grid if y is None else np.append(grid, x)
+        means = np.tile(fit.scaling.linear_center, (len(both), 1))
+        values, std = inference.predict(fit, both, means)
+        (response, at_samples), std = np.split(values, [len(grid)]), std[: len(grid)]
         error = None
         if y is not None:
             check_consistent_length(X, y)
@@ -212,7 +210,7 @@ class SegmentsDisplay(Display):
             breakpoints=estimator.breakpoints_,
             intervals=estimator.breakpoint_interval_,
             x=to_user(x),
-            y=None if error is None else mean_of(predict(x)[0]) + error,
+            y=None if error is None else mean_of(at_samples) + error,
             residuals=error if residuals else None,
             feature_name=estimator._name,
             target_name=str(getattr(y, "name", None) or "y"),

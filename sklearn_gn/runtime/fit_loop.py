@@ -173,7 +173,7 @@ class FitRun:
         best, val_loss = progress.best, np.nan
         if extra.get("evaluated_on_all_rows", True):
             best, val_loss = self._compared(
-                _answer(state),
+                getattr(state, "answer", state.net),
                 getattr(state, "criterion", report.loss),
                 best,
                 val_loss=extra.get("val_loss"),
@@ -214,7 +214,8 @@ class FitRun:
                     f"too large for dtype={self.estimator.dtype!r}."
                 )
         loss = getattr(state, "criterion", float(state.loss))
-        best, _ = self._compared(_answer(state), loss, best, start)
+        answer = getattr(state, "answer", state.net)  # of several networks
+        best, _ = self._compared(answer, loss, best, start)
         return state, best
 
     def _compared(self, net, loss, best, start=None, val_loss=None):
@@ -381,12 +382,8 @@ class FitRun:
 
     def convergence_log(self):
         """The log as a dict of equal-length arrays."""
-        extra = [name for name in (self.log or [{}])[0] if name not in LOG_COLUMNS]
-        return {
-            name: np.array([row[name] for row in self.log])
-            for name in (*LOG_COLUMNS, *extra)
-            if name != "start"
-        }
+        _, *names = self.log[0] if self.log else ("start", *LOG_COLUMNS)
+        return {name: np.array([row[name] for row in self.log]) for name in names}
 
     def warn_if_not_converged(self):
         """Warn with the cause, and with advice that fits it."""
@@ -427,9 +424,3 @@ class FitRun:
             f"loss {row['loss']:.6e}{val_loss}  {elapsed:7.1f} s{end}",
             flush=True,
         )
-
-
-def _answer(state):
-    """What is returned: the network, unless a solver makes it of several."""
-    answer = getattr(state, "answer", None)
-    return state.net if answer is None else answer

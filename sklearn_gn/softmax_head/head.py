@@ -5,6 +5,7 @@ the cross-entropy plus ``alpha/2 |W|^2``. :func:`evaluate` computes it, with its
 gradient, for all solvers.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,13 +137,8 @@ def on_devices(tree, options):
 
     from sklearn_gn.arrays.devices import divide_rows
 
-    leaves, structure = jax.tree.flatten(tree)
-    places = [k for k, leaf in enumerate(leaves) if np.ndim(leaf)]
-    rows = [leaves[k] for k in places]
-    found = divide_rows(rows, options.mesh, options.batch_size)
-    for k, leaf in zip(places, found, strict=True):
-        leaves[k] = leaf
-    return jax.tree.unflatten(structure, leaves)
+    divide = partial(divide_rows, mesh=options.mesh, batch_size=options.batch_size)
+    return jax.tree.map(lambda leaf: divide(leaf) if np.ndim(leaf) else leaf, tree)
 
 
 # --- the objective -------------------------------------------------------------------

@@ -24,7 +24,6 @@ from sklearn_gn._typing import Array
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.libraries import NumPy, in_either_library
 from sklearn_gn.arrays.trees import add
-from sklearn_gn.optim.line_search import backtrack
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.softmax_head import penalty
 from sklearn_gn.softmax_head.head import (
@@ -279,27 +278,20 @@ def newton_step(data, state):
     slope, iterations = float(slope), int(iterations)
     eps = float(np.finfo(options.alpha.dtype).eps)
     rounding = 8 * eps * abs(state.loss)
-    resolved = -slope > rounding
-    # 2. Its length. Where the loss no longer resolves it, the whole step is taken if it
-    # leads to a gradient of half the size.
-
-    def evaluate_at(length):
+    # 2. Its length: halved until Armijo's condition holds. Where the loss no longer
+    # resolves it, the whole step is taken if it leads to a gradient of half the size.
+    resolved, moved, stop = -slope > rounding, False, None
+    for halvings in range((31 if resolved else 1) if slope < 0 else 0):
+        length = 0.5**halvings
         net = moved_by(state.net, np.float64(length), direction)
-        return net, objective(data, net, state.alpha)
-
-    def rejected(length, found):
-        loss, size = float(found[1].loss), float(found[1].grad_max)
-        if resolved:  # by Armijo's condition, which NaN fails
-            return not loss <= float(state.loss) + 1e-4 * length * slope
-        return not (size <= state.grad_max / 2 and loss <= state.loss + rounding)
-
-    moved, evaluation, stop = False, None, None
-    if slope < 0:
-        most, loop = 30 if resolved else 0, NumPy.while_loop
-        length, found = backtrack(
-            evaluate_at, rejected, 1.0, halvings=most, while_loop=loop
-        )
-        moved, (net, evaluation) = not rejected(length, found), found
+        evaluation = objective(data, net, state.alpha)
+        loss, size = float(evaluation.loss), float(evaluation.grad_max)
+        if resolved:  # NaN is no descent
+            moved = loss <= state.loss + 1e-4 * length * slope
+        else:
+            moved = size <= state.grad_max / 2 and loss <= state.loss + rounding
+        if moved:
+            break
     # 3. The new state.
     criterion = state.criterion
     if not moved:

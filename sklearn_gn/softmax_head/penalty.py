@@ -110,20 +110,14 @@ def best_factor(logits, label, weight, search=True):
     xp, zero = library.xp, 0 * total(weight.sum())
     share = 0.5 / xp.maximum(total(weight.sum()), 1)
     along = derivatives_along(0 * logits, logits, label, weight)
-
-    def lead(found, logits, label, weight):  # of the labels' logits over the others'
-        logits = all_classes(logits)
-        own = library.at_label(logits, label)
-        return found + weight @ (own - xp.mean(logits, axis=1))
-
-    arrays = logits, label, weight
-    leads = share * total(over_blocks(lead, zero, arrays, n_classes))
+    # Minus the lead of the labels' logits over the mean of all, which is what a row of
+    # any class adds to the loss beside that of its label.
+    slope, _ = along(zero)
 
     def derivatives(length):
         first, second = along(length)
-        return (1 + share) * first + leads, (1 + share) * second
+        return (1 + share) * first - share * slope, (1 + share) * second
 
-    slope, _ = derivatives(zero)
     flat = float(np.sqrt(xp.finfo(logits.dtype).eps))
     digits = xp.finfo(logits.dtype).nmant
     length, *_ = line_minimum(derivatives, slope, flat=flat, max_iter=digits)
@@ -133,8 +127,8 @@ def best_factor(logits, label, weight, search=True):
         split = margins(factor * all_classes(logits), label)
         return found + weight @ cross_entropy(split.margin)
 
-    loss = total(over_blocks(add, zero, arrays, n_classes))
-    return (1 + share) * loss + factor * leads, factor
+    loss = total(over_blocks(add, zero, (logits, label, weight), n_classes))
+    return (1 + share) * loss - factor * share * slope, factor
 
 
 # --- the path ------------------------------------------------------------------------

@@ -275,12 +275,13 @@ def newton_direction(net, gradient, data, settings, last=None):
     penalty = single(times(settings.alpha, data.squares))
     shift = single(times(settings.alpha + settings.damping, data.squares))
     p = all_probabilities(single(net), x)
-
-    def add_curvature(found, p, weight):
-        return found + weight @ (p * (1 - p))
-
-    start = xp.zeros(p.shape[1], p.dtype)
-    curvature = total(over_blocks(add_curvature, start, (p, weight), p.shape[1]))
+    curvature = over_blocks(
+        lambda found, p, weight: found + weight @ (p * (1 - p)),
+        xp.zeros(p.shape[1], p.dtype),
+        (p, weight),
+        p.shape[1],
+    )
+    curvature = total(curvature)
     least = xp.finfo(p.dtype).eps * xp.max(curvature)
     curvature = to_columns(xp.maximum(curvature, least))
     # The bias of a class without probability has a gradient and no curvature: it goes
