@@ -28,6 +28,7 @@ class NumPy:
     row_products = staticmethod(partial(np.einsum, "ij,ij->i"))
     vdot = staticmethod(np.vdot)
     symmetric_product = staticmethod(symmetric_product)
+    rows_from = staticmethod(lambda array, start, count: array[start : start + count])
 
     @staticmethod
     def tree_map(function, tree, *others):
@@ -72,12 +73,6 @@ class NumPy:
         for k in range(lower, upper):
             carry = iterate(k, carry)
         return carry
-
-    @staticmethod
-    def rows_from(array, start, count):
-        """Return some rows; a block that would reach beyond the end begins earlier."""
-        start = min(start, array.shape[0] - count)
-        return array[start : start + count]
 
     @staticmethod
     def with_part(array, part, row, column):

@@ -3,7 +3,6 @@
 Both take numbers and arrays of NumPy, and of JAX while it compiles.
 """
 
-
 from sklearn_gn.arrays.libraries import library_of
 
 # Trial steps: a geometric grid that contains the Gauss-Newton step 1 and one

@@ -139,11 +139,6 @@ def competitor_directions(split, n_competitors):
     return xp.concatenate(curvatures, axis=1), xp.concatenate(directions, axis=1)
 
 
-def n_competitors_of(rank, n_classes):
-    """Directions of an example besides its margin; C - 2 are all there are."""
-    return min(rank - 1, max(n_classes - 2, 0))
-
-
 @partial(in_either_library, static_argnames="n_competitors")
 def row_spectrum(logits, gram, label, weight, n_competitors):
     """Eigenvalues of the Gauss-Newton matrix of some examples, descending."""

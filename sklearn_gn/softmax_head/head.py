@@ -290,20 +290,14 @@ def derivatives_along(logits, change, label, weight):
     return at
 
 
-def block_rows(n_rows, n_classes, library):
-    """Rows handled at a time; the last block may be shorter."""
-    block, most, least = n_rows, _BLOCK_ELEMENTS, 1
+def over_blocks(body, start, arrays, n_classes):
+    """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
+    n, library = arrays[0].shape[0], library_of((arrays, start))
+    block, most, least = n, _BLOCK_ELEMENTS, 1
     if library is NumPy:
         most, least = _BLOCK_OF_NUMPY, _ROWS_OF_NUMPY
     while block > least and block * n_classes > most:
         block = -(-block // 2)
-    return block
-
-
-def over_blocks(body, start, arrays, n_classes):
-    """Fold ``body(carry, blocks of the arrays)`` over blocks of rows."""
-    n, library = arrays[0].shape[0], library_of((arrays, start))
-    block = block_rows(n, n_classes, library)
     if block == n:
         return body(start, *arrays)
     whole = n // block

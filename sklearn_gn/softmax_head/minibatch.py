@@ -32,6 +32,7 @@ from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.blocks import symmetric_product
 from sklearn_gn.arrays.collectives import all_rows, n_devices, total
 from sklearn_gn.arrays.devices import by_rows, jitted
+from sklearn_gn.arrays.trees import add
 from sklearn_gn.data.chunks import prefetched
 from sklearn_gn.optim import first_order
 from sklearn_gn.optim.multinomial import (
@@ -46,7 +47,6 @@ from sklearn_gn.softmax_head.fgn import (
     LARGEST_GRAM,
     Batch,
     fgn_direction,
-    n_competitors_of,
 )
 from sklearn_gn.softmax_head.head import (
     AffineHead,
@@ -236,8 +236,8 @@ def fgn_epoch(
             cg_iterations,
         )
         # 5. Move.
-        head = jax.tree.map(lambda p, d: p + settings.learning_rate * d, head, step)
-        walk = Walk(head, n_steps + 1)
+        walk = Walk(add(head, settings.learning_rate, step), n_steps + 1)
+        head = walk.head
         return walk, averaged_over(walk, mean) if averaged else head
 
     # Go on where the steps have led, or from a head that is no mean of several.
@@ -266,7 +266,7 @@ def shifts(settings):
 
 def fgn_arguments(options, n_classes):
     """Whether heads are averaged, competitor directions, how the system is solved."""
-    n_competitors = n_competitors_of(options.rank, n_classes)
+    n_competitors = min(options.rank - 1, max(n_classes - 2, 0))  # all there are
     direct = options.batch_size * (1 + n_competitors) <= LARGEST_GRAM
     return {
         "averaged": options.solver.learning_rate is None,
@@ -285,8 +285,7 @@ def sgn_epoch(head, memory, data, settings, batch_size, cg_iterations):
     def update(carry, batch):
         head, last = carry
         step = sgn_direction(head, batch, settings, last, cg_iterations)
-        rate = settings.learning_rate
-        return jax.tree.map(lambda p, d: p + rate * d, head, step), step
+        return add(head, settings.learning_rate, step), step
 
     return sweep(update, (head, memory), data, batch_size)
 

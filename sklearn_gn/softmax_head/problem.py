@@ -18,7 +18,7 @@ from sklearn_gn.data.rows import canonical_rows, check_fits
 from sklearn_gn.optim.solver import Algorithm
 from sklearn_gn.runtime.fingerprint import digest
 from sklearn_gn.softmax_head import newton, penalty, whitening
-from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, n_competitors_of, row_spectrum
+from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, row_spectrum
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
@@ -331,7 +331,8 @@ def fitted_attributes(estimator, net, task, alpha, logged=None):
         found[f"{name}_"] = logged[name]
     n_competitors = 0
     if isinstance(options.solver, FGN):
-        n_competitors = n_competitors_of(options.rank, len(estimator.classes_))
+        n_classes = len(estimator.classes_)
+        n_competitors = min(options.rank - 1, max(n_classes - 2, 0))
     most = max(1, LARGEST_GRAM // (1 + n_competitors))
     x, label, weight = (array[: min(most, options.batch_size)] for array in few)
     given = x if sparse.issparse(x) else np.array(x), np.array(label), np.array(weight)

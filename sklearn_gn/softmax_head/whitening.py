@@ -34,7 +34,6 @@ from sklearn_gn.optim.multinomial import hessian_product, probabilities, to_colu
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,
-    block_rows,
     evaluate,
     forcing_of,
     gradient_norms,
@@ -331,16 +330,15 @@ def newton_direction(net, gradient, data, settings, last=None):
 
 def all_probabilities(head, x):
     """Probabilities of all rows, with logits of a block of them at a time."""
-    library, shape = library_of((head, x)), (x.shape[0], max(len(head.bias), 2))
-    block = block_rows(*shape, library)
+    library, n_classes = library_of((head, x)), max(len(head.bias), 2)
 
-    def write(k, out):
-        part = probabilities(values(head, library.rows_from(x, k * block, block)))
-        return library.with_part(out, part, k * block, 0)
+    def write(carry, x):
+        found, n_rows = carry
+        part = probabilities(values(head, x))
+        return library.with_part(found, part, n_rows, 0), n_rows + x.shape[0]
 
-    # A last block that would reach beyond the end is moved back.
-    empty = library.xp.zeros(shape, head.bias.dtype)
-    return library.fori_loop(0, -(-shape[0] // block), write, empty)
+    empty = library.xp.zeros((x.shape[0], n_classes), head.bias.dtype)
+    return over_blocks(write, (empty, 0), (x,), n_classes)[0]
 
 
 def least_of_both(product, right, step, last):
