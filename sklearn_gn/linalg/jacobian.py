@@ -281,12 +281,10 @@ def _half_of_blocks(parts, others):
     """
     lower = lax.axis_index(AXIS) < n_devices() // 2
     first, second = select(lower, parts, others), select(lower, others, parts)
-
-    def own_half(a):
-        n = a.shape[0] // 2
-        return jnp.where(lower, a[:n], a[n:])
-
-    half = [_of_some_points(part, own_half) for part in first]
+    half = [
+        _of_some_points(part, lambda a: jnp.where(lower, *jnp.split(a, 2)))
+        for part in first
+    ]
     rows, found = _blocks(half, second), []
     for part in half:
         own, rows = rows[: len(part.extra)], rows[len(part.extra) :]

@@ -96,18 +96,14 @@ class LargeGram(Record):
         hidden_sums = [np.zeros((s * n, i)) for n, i in self.shapes]
         for f, layers, weight in self.blocks:
             u = (linear @ f).reshape(s, k, -1)
-            for (n, _), (inputs, g), own in zip(
-                self.shapes, layers, hidden, strict=True
-            ):
-                z = (own @ inputs).reshape(s, n, -1)
+            for (inputs, g), own in zip(layers, hidden, strict=True):
+                z = (own @ inputs).reshape(s, g.shape[1], -1)
                 u += np.einsum("tjm,sjm->stm", g, z)
             u *= weight
             linear_sum += u.reshape(s * k, -1) @ f.T
-            for (n, _), (inputs, g), total in zip(
-                self.shapes, layers, hidden_sums, strict=True
-            ):
+            for (inputs, g), total in zip(layers, hidden_sums, strict=True):
                 of_neurons = np.einsum("tjm,stm->sjm", g, u)
-                total += of_neurons.reshape(s * n, -1) @ inputs.T
+                total += of_neurons.reshape(len(total), -1) @ inputs.T
         linear_sum = linear_sum.reshape(s, k, -1).transpose(0, 2, 1).reshape(s, -1)
         hidden_sums = [total.reshape(s, -1) for total in hidden_sums]
         return np.concatenate([linear_sum, *hidden_sums], axis=1)

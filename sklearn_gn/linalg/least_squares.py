@@ -63,17 +63,14 @@ def least_squares(system, rows, q, *, damping, rank, rank_tol):
     s = jnp.sqrt(jnp.maximum(s2, 0))
     factors = filter_factors(s, damping, rank, jnp.maximum(rank_tol, floor))
     factors = jnp.where(factors > 0, factors / jnp.where(s > 0, s, 1), 0)
-
-    def solve(gradient):
-        return v @ (factors[:, None] * (v.T @ gradient))
-
-    x = solve(products[:p, p:])
+    inverse = v @ (factors[:, None] * v.T)
+    x = inverse @ products[:p, p:]
 
     def gradient(block):
         matrix = system(block)
         return matrix[:, :p].T @ (matrix[:, p:] - matrix[:, :p] @ x)
 
-    return x + solve(sum_rows(gradient, rows) - damping * x)
+    return x + inverse @ (sum_rows(gradient, rows) - damping * x)
 
 
 def triangular_factor(design, rows):

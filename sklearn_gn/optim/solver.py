@@ -72,7 +72,7 @@ class Algorithm:
     n_spare: int = 0  # neurons kept in the arrays for solvers that add some on the way
     # What ``init`` and ``step`` get in place of the rows, such as copies on the device
     # or Gram matrices; made once, and again where a checkpoint is resumed.
-    prepare: Callable | None = None
+    prepare: Callable = lambda rows, options: rows
     # Of solvers that do not evaluate every iterate on all rows: the last network and
     # its loss, or None where the last report has them.
     evaluate_last: Callable | None = None

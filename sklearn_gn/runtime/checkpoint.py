@@ -1,4 +1,4 @@
-"""The file of a checkpoint, and the comparison of what it answers with what is asked.
+"""The file of a checkpoint.
 
 The file is a ZIP archive that ``numpy.load`` opens: ``header.npy`` is a JSON text, and
 the arrays that the text numbers are ``0.npy``, ``1.npy`` and so on. It holds no code.
@@ -195,17 +195,3 @@ def _plain_class(module, name):
         f"{name!r} is no named tuple, record or enumeration at the top of module "
         f"{module!r}"
     )
-
-
-# --- the signature -------------------------------------------------------------------
-
-
-def check_same_signature(before, now, path):
-    """Raise a ValueError that says what differs between the digests of two fits."""
-    names = [*now, *(name for name in before if name not in now)]
-    changed = [name for name in names if before.get(name) != now.get(name)]
-    if changed:
-        raise ValueError(
-            f"The checkpoint {str(path)!r} belongs to another fit. What has changed: "
-            f"{', '.join(changed)}. Give another path, or resume=False to replace it."
-        )

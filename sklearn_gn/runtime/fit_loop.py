@@ -119,11 +119,8 @@ class FitRun:
             now = time.perf_counter()
             self._preparation = 0.0 if self.began is None else now - self.began
             self._clock = now - (self.progress.elapsed if self.progress else 0.0)
-            if solver.prepare is None:
-                self.data = self.rows
-            else:
-                with self._computing():
-                    self.data = solver.prepare(self.rows, self.options)
+            with self._computing():
+                self.data = solver.prepare(self.rows, self.options)
             if self.progress is None:
                 state, best = self._initial_state(0, None)
                 self.progress = Progress(state, best)
@@ -343,7 +340,15 @@ class FitRun:
 
     def restore(self, snapshot, source):
         """Continue from a snapshot of the same fit; one of another is a ValueError."""
-        checkpoint.check_same_signature(snapshot["signature"], self.signature(), source)
+        before, now = snapshot["signature"], self.signature()
+        names = dict.fromkeys([*now, *before])
+        changed = [name for name in names if before.get(name) != now.get(name)]
+        if changed:
+            raise ValueError(
+                f"The checkpoint {str(source)!r} belongs to another fit. What has "
+                f"changed: {', '.join(changed)}. Give another path, or resume=False to "
+                "replace it."
+            )
         self.starts = snapshot["starts"]
         self.options = self.options._replace(seed=snapshot["seed"])
         progress = Progress(**snapshot["progress"])

@@ -321,7 +321,7 @@ def small_regression():
 
 def run(name, net, rows, opt, n):
     solver = ALGORITHMS[name]
-    data = rows if solver.prepare is None else solver.prepare(rows, opt)
+    data = solver.prepare(rows, opt)
     state = solver.init(data, stacked(net), opt)
     for _ in range(n):
         state, report = solver.step(data, state, opt)
