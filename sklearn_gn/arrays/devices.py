@@ -119,13 +119,6 @@ def _mesh(leaf):
     return sharding.mesh if divided else None
 
 
-def divide_rows(array, mesh, batch_size):
-    """Return rows on the devices, an equal share of every batch on each."""
-    share = mesh.size, batch_size // mesh.size, *array.shape[1:]
-    shares = np.swapaxes(array.reshape(-1, *share), 0, 1)
-    return put_rows([shares.reshape(array.shape)], mesh)[0]
-
-
 def put_rows(arrays, mesh):
     """Put arrays on the devices, equal numbers of rows on each, zeros at the end."""
     sharding, found = NamedSharding(mesh, PartitionSpec(AXIS)), []

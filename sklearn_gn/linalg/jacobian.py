@@ -61,9 +61,9 @@ class ScaledAxes(NamedTuple):
         return 1 + self.axes.shape[0] + self.zeros.shape[0]
 
     @property
-    def width(self):
-        """Rows of the weights that belong to it, the bias included."""
-        return self.values.shape[1] + 1
+    def shape(self):
+        """That of the array which it stands for, a column for the bias included."""
+        return self.values.shape[0], self.size, self.values.shape[1] + 1
 
     def times(self, matrix):
         """Rows after an affine layer, of shape (n, size, n_outputs)."""
@@ -165,7 +165,7 @@ def _multiplied(inputs, gradients):
     """The columns of a layer for the points of a part, of shape (N k, w v)."""
     n, k, c, _ = gradients.shape
     if isinstance(inputs, ScaledAxes):
-        inputs = inputs.times(jnp.eye(inputs.width, dtype=gradients.dtype))
+        inputs = inputs.times(jnp.eye(inputs.shape[2], dtype=gradients.dtype))
     # A sum of outer products, which compiles to one pass over the result.
     product = sum(
         inputs[:, None, e, :, None] * gradients[:, :, e, None, :] for e in range(c)
@@ -184,7 +184,8 @@ def multiplied_out(parts):
     """One part with the rows of all, without factors, in NumPy."""
     extra = np.concatenate([part.extra for part in parts])
     sizes = [part.extra.shape[0] for part in parts]
-    n = sum(_width(*layer) for layer in parts[0].layers) or parts[0].dense.shape[1]
+    n = sum(inputs.shape[2] * g.shape[3] for inputs, g in parts[0].layers)
+    n = n or parts[0].dense.shape[1]
     rows = np.empty((sum(sizes), n), parts[0].extra.dtype)
     for part, own in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
         if not part.layers:
@@ -192,20 +193,14 @@ def multiplied_out(parts):
         start = 0
         for inputs, gradients in part.layers:
             if isinstance(inputs, ScaledAxes):
-                inputs = np.asarray(inputs.times(np.eye(inputs.width)))
-            place = own[:, start : start + _width(inputs, gradients)]
-            start += place.shape[1]
+                inputs = np.asarray(inputs.times(np.eye(inputs.shape[2])))
             (count, k, _, v), w = gradients.shape, inputs.shape[2]
+            place = own[:, start : start + w * v]
+            start += w * v
             # A view, as are all divisions of an axis.
             place = place.reshape(count, k, w, v)
             np.matmul(inputs.swapaxes(1, 2)[:, None], gradients, out=place)
     return [Part((), rows, extra)]
-
-
-def _width(inputs, gradients):
-    """Number of weights of a layer."""
-    w = inputs.width if isinstance(inputs, ScaledAxes) else inputs.shape[2]
-    return w * gradients.shape[3]
 
 
 def _one_after_another(arrays, axis=0):

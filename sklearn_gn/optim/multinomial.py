@@ -16,16 +16,13 @@ is computed from log-sum-exp, so that margins of either sign and any size are ex
 rounding.
 
 The softmax head, its baseline and the inner problem of variable projection share the
-product with the Hessian, and the Newton system by conjugate gradients. Fast
-Gauss-Newton (Korbit and Zanon, "Fast Gauss-Newton for multiclass cross-entropy",
-Algorithm 1) solves in the space of the margins, one row an example.
+product with the Hessian, and the Newton system by conjugate gradients.
 """
 
 from typing import NamedTuple
 
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.libraries import library_of, namespace
-from sklearn_gn.linalg.factors import factor
 from sklearn_gn.linalg.krylov import conjugate_gradient
 
 # --- values and logits ---------------------------------------------------------------
@@ -134,32 +131,3 @@ def newton_direction(
         max_iter=max_iter,
     )
     return direction, iterations
-
-
-# --- fast Gauss-Newton ---------------------------------------------------------------
-
-
-def solve_rows(gram, root, slope, total, cg_iterations):
-    r"""The multipliers ``y = S u`` with ``(S G S + omega I) u = S^-1 slope``.
-
-    ``G = J D^-1 J^T`` with the damping in D; ``-D^-1 J^T y`` is the damped step.
-    Multiplied out,
-
-        omega y = slope - S (S G S + omega I)^-1 S G slope,
-
-    in which nothing overflows at any margin, while the whitened residual does; CG on
-    this system meets only right-hand sides in the range of S.
-
-    ``gram`` is G of shape (r, r), ``root`` and ``slope`` have the shape (r,), and
-    ``total`` is omega, the sum of the weights of the batch. The system is solved by at
-    most ``cg_iterations`` steps of CG, to a relative residual of 1e-5, or, if 0, by
-    Cholesky.
-    """
-    matrix, right = root[:, None] * gram * root[None, :], root * (gram @ slope)
-    if cg_iterations:
-        tol = namespace(right).asarray(1e-5, right.dtype)
-        product = lambda v: matrix @ v + total * v  # noqa: E731
-        v, *_ = conjugate_gradient(product, right, tol=tol, max_iter=cg_iterations)
-    else:
-        v = factor(matrix, total).solve(right)
-    return (slope - root * v) / total

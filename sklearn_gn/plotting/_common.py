@@ -67,19 +67,12 @@ class Display:
         check_matplotlib_support(type(self).__name__)
         import matplotlib.pyplot as plt
         from matplotlib.axes import Axes
-        from matplotlib.gridspec import GridSpecFromSubplotSpec
 
-        shape = n_rows, n_columns
+        shape, words = (n_rows, n_columns), {"sharex": share, "sharey": share}
         if ax is None:
-            width, height = size
-            return plt.subplots(
-                *shape,
-                figsize=(width * n_columns, height * n_rows),
-                layout=layout,
-                squeeze=False,
-                sharex=share,
-                sharey=share,
-            )[1]
+            size = size[0] * n_columns, size[1] * n_rows
+            words |= {"figsize": size, "layout": layout}
+            return plt.subplots(*shape, squeeze=False, **words)[1]
         if not isinstance(ax, Axes):
             axes = np.asarray(ax, dtype=object)
             if axes.size != n_rows * n_columns:
@@ -92,8 +85,8 @@ class Display:
                 "ax must be made by plt.subplots to be divided; else give an array."
             )
         ax.set_axis_off()
-        grid = GridSpecFromSubplotSpec(*shape, subplot_spec=ax.get_subplotspec())
-        return grid.subplots(sharex=share, sharey=share, squeeze=False)
+        grid = ax.get_subplotspec().subgridspec(*shape)
+        return grid.subplots(squeeze=False, **words)
 
     def _drawn_on(self, axes):
         """Store the axes, or the array of panels, and return the display."""

@@ -142,18 +142,11 @@ def encoded(value, arrays):
         pairs = [[encoded(part, arrays) for part in pair] for pair in value.items()]
         return {"dict": pairs}
     name = [type(value).__module__, type(value).__qualname__]
-    if isinstance(value, Enum):
-        _plain_class(*name)
-        return {"enum": [*name, value.name]}
-    if isinstance(value, Record):
-        found = value.fields()
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        found = value._asdict()
-    else:
-        raise TypeError(f"a checkpoint does not store values of {type(value)}")
     _plain_class(*name)
-    fields = {k: encoded(v, arrays) for k, v in found.items()}
-    return {"class": name, "fields": fields}
+    if isinstance(value, Enum):
+        return {"enum": [*name, value.name]}
+    found = value.fields() if isinstance(value, Record) else value._asdict()
+    return {"class": name, "fields": {k: encoded(v, arrays) for k, v in found.items()}}
 
 
 def _decoded(node, members):

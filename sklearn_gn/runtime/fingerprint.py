@@ -94,11 +94,8 @@ class _Hasher(NumpyHasher):
             of = _class_parts if isinstance(obj, type) else _function_parts
             return str, (obj.__name__,), of(obj)
         if callable(getattr(obj, "__wrapped__", None)):  # of jit, lru_cache, custom_jvp
-            return (
-                str,
-                (kind.__name__,),
-                _parts_of(obj, ("__wrapped__", "jvp", "fwd", "bwd")),
-            )
+            names = "__wrapped__", "jvp", "fwd", "bwd"
+            return str, (kind.__name__,), _parts_of(obj, names)
         hooks = ("__reduce_ex__", "__reduce__", "__getstate__")
         if dataclasses.is_dataclass(obj) and all(
             getattr(kind, name) is getattr(object, name) for name in hooks

@@ -102,16 +102,15 @@ class FitRun:
         without_jax = not solver.compiled and estimator.device is None
         self._computing = nullcontext if without_jax else computing
         own = vars(estimator).get("_skl_callbacks")
-        # The context takes its callbacks from this attribute when it is made.
+        # The context takes its callbacks from this attribute when it is made. Where
+        # that fails, the decorator of fit puts back what was there.
         estimator._skl_callbacks = [*(own or []), *callbacks]
-        try:
-            root = estimator._init_callback_context(
-                max_subtasks=None if np.isinf(max_steps) else max_steps
-            )
-        finally:
-            del estimator._skl_callbacks
-            if own is not None:
-                estimator._skl_callbacks = own
+        root = estimator._init_callback_context(
+            max_subtasks=None if np.isinf(max_steps) else max_steps
+        )
+        del estimator._skl_callbacks
+        if own is not None:
+            estimator._skl_callbacks = own
         words = {"estimator": estimator, **given}
         end = {**words, "reconstruction_attributes": attributes}
         try:

@@ -24,12 +24,12 @@ from typing import NamedTuple
 from sklearn_gn._typing import Array
 from sklearn_gn.arrays.collectives import all_rows, own_rows, total
 from sklearn_gn.arrays.libraries import in_either_library, library_of, namespace
-from sklearn_gn.linalg.factors import spectrum
+from sklearn_gn.linalg.factors import factor, spectrum
+from sklearn_gn.linalg.krylov import conjugate_gradient
 from sklearn_gn.optim.multinomial import (
     all_classes,
     margins,
     root_curvature,
-    solve_rows,
     to_columns,
 )
 from sklearn_gn.softmax_head.head import AffineHead, values
@@ -72,10 +72,22 @@ def fgn_direction(
     slope = slope - root * root * library.row_products(direction, pulled)
     # 2. Gram matrix of the rows, of which each device computes its own.
     gram = all_rows(features * (direction @ all_rows(direction).T))
-    # 3. The system in row space.
+    # 3. The system in row space, with the damping in the Gram matrix G,
+    #     (S G S + omega I) u = S^-1 slope,   y = S u.
+    # Multiplied out, omega y = slope - S (S G S + omega I)^-1 S G slope, nothing
+    # overflows at any margin, while the whitened residual does; and CG meets only right
+    # sides in the range of S.
     size = total(xp.sum(batch.weight))
-    y = solve_rows(gram, all_rows(root), all_rows(slope), size, cg_iterations)
-    y = own_rows(y)
+    root, slope = all_rows(root), all_rows(slope)
+    matrix, right = root[:, None] * gram * root[None, :], root * (gram @ slope)
+    if cg_iterations:
+        tol = xp.asarray(1e-5, right.dtype)
+        v, *_ = conjugate_gradient(
+            lambda v: matrix @ v + size * v, right, tol=tol, max_iter=cg_iterations
+        )
+    else:
+        v = factor(matrix, size).solve(right)
+    y = own_rows((slope - root * v) / size)
     # 4. Back to the parameters.
     back = y[:, None] * direction
     if n_competitors:

@@ -5,7 +5,6 @@ the cross-entropy plus ``alpha/2 |W|^2``. :func:`evaluate` computes it, with its
 gradient, for all solvers.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,10 +134,18 @@ def on_devices(tree, options):
     if options.mesh is None:
         return jax.device_put(tree)
 
-    from sklearn_gn.arrays.devices import divide_rows
+    from sklearn_gn.arrays.devices import put_rows
 
-    divide = partial(divide_rows, mesh=options.mesh, batch_size=options.batch_size)
-    return jax.tree.map(lambda leaf: divide(leaf) if np.ndim(leaf) else leaf, tree)
+    n_devices = options.mesh.size
+
+    def divide(leaf):  # an equal share of every batch on each device
+        if not np.ndim(leaf):
+            return leaf
+        share = n_devices, options.batch_size // n_devices, *leaf.shape[1:]
+        shares = np.swapaxes(leaf.reshape(-1, *share), 0, 1)
+        return put_rows([shares.reshape(leaf.shape)], options.mesh)[0]
+
+    return jax.tree.map(divide, tree)
 
 
 # --- the objective -------------------------------------------------------------------

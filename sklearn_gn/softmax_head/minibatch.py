@@ -280,34 +280,31 @@ def fgn_arguments(options, n_classes):
 
 @partial(by_rows, compiled=jitted(static_argnames="batch_size"))
 def sgn_epoch(head, memory, data, settings, batch_size, cg_iterations):
-    """One pass of SGN steps of length ``learning_rate``."""
+    """One pass of damped Gauss-Newton steps with the full curvature.
+
+    Gargiani et al. (2020). Steps have the length ``learning_rate``.
+    """
+    on_weight, on_bias = shifts(settings)
 
     def update(carry, batch):
         head, last = carry
-        step = sgn_direction(head, batch, settings, last, cg_iterations)
+        gradient, p = batch_gradient(head, batch, settings)
+        share = batch.weight / total(jnp.sum(batch.weight))
+        forward = partial(values, x=batch.x), partial(values_transposed, batch.x)
+
+        def product(v):
+            image = total(hessian_product(*forward, p, share, v))
+            return AffineHead(
+                image.weight + on_weight * v.weight,
+                settings.intercept * image.bias + on_bias * v.bias,
+            )
+
+        step, _ = newton_direction(
+            product, gradient, start=last, forcing=0.0, max_iter=cg_iterations
+        )
         return add(head, settings.learning_rate, step), step
 
     return sweep(update, (head, memory), data, batch_size)
-
-
-def sgn_direction(head, batch, settings, start, cg_iterations):
-    """Damped Gauss-Newton step with the full curvature (Gargiani et al. 2020)."""
-    on_weight, on_bias = shifts(settings)
-    gradient, p = batch_gradient(head, batch, settings)
-    share = batch.weight / total(jnp.sum(batch.weight))
-    forward = partial(values, x=batch.x), partial(values_transposed, batch.x)
-
-    def product(v):
-        image = total(hessian_product(*forward, p, share, v))
-        return AffineHead(
-            image.weight + on_weight * v.weight,
-            settings.intercept * image.bias + on_bias * v.bias,
-        )
-
-    step, _ = newton_direction(
-        product, gradient, start=start, forcing=0.0, max_iter=cg_iterations
-    )
-    return step
 
 
 def batch_gradient(head, batch, settings):
