@@ -237,8 +237,12 @@ def fgn_epoch(
         )
         # 5. Move.
         walk = Walk(add(head, settings.learning_rate, step), n_steps + 1)
-        head = walk.head
-        return walk, averaged_over(walk, mean) if averaged else head
+        if not averaged:
+            return walk, walk.head
+        # The head itself while the steps are few.
+        further = jnp.maximum(walk.n_steps - _APPROACH, 0)
+        share = 2 / (further + 2).astype(mean.bias.dtype)
+        return walk, jax.tree.map(lambda m, h: m + share * (h - m), mean, walk.head)
 
     # Go on where the steps have led, or from a head that is no mean of several.
     alone = (walk.n_steps <= _APPROACH) | (not averaged)
@@ -246,13 +250,6 @@ def fgn_epoch(
     walk = Walk(start._replace(bias=settings.intercept * start.bias), walk.n_steps)
     walk, head = sweep(update, (walk, head), data, batch_size)
     return head, walk
-
-
-def averaged_over(walk, mean):
-    """The mean head after a step, or the head itself while the steps are few."""
-    further = jnp.maximum(walk.n_steps - _APPROACH, 0)
-    share = 2 / (further + 2).astype(mean.bias.dtype)
-    return jax.tree.map(lambda m, h: m + share * (h - m), mean, walk.head)
 
 
 def shifts(settings):

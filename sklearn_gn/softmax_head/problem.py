@@ -132,7 +132,10 @@ class Task(NamedTuple):
     def coefficients(self, net):
         """Return the attributes of a head that predictions need."""
         if self.coordinates is not None:
-            net = of_classes(self.coordinates.head(net), np.argsort(self.classes))
+            net = self.coordinates.head(net)
+            if len(net.bias) > 1:  # a shift that all classes share means nothing
+                net = net._replace(bias=net.bias - net.bias.mean())
+            net = of_classes(net, np.argsort(self.classes))
         return {
             "coef_": np.ascontiguousarray(net.weight.T, np.float64),
             "intercept_": net.bias.astype(np.float64),

@@ -111,10 +111,8 @@ class Combinations:
             weight[self.columns, part] = own[:used]
             return self.mean @ own
 
-        bias = net.bias - np.concatenate(self._by_columns(block, len(net.bias)))
-        if len(bias) > 1:  # a shift that all classes share means nothing
-            bias = bias - bias.mean()
-        return AffineHead(weight, bias)
+        shift = np.concatenate(self._by_columns(block, len(net.bias)))
+        return AffineHead(weight, net.bias - shift)
 
     def image(self, rows, start):
         """Return the logits of coefficients, and the largest coefficient."""

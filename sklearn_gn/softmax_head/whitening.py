@@ -188,10 +188,7 @@ class Coordinates(NamedTuple):
             mean = self.intercept * weight.sum(axis=0)
             weight = self.few.x.T @ (weight - self.few.weight[:, None] * mean)
         weight = weight / self.units.size[:, None]
-        bias = net.bias - self.units.center @ weight
-        if len(bias) > 1:  # a shift that all classes share means nothing
-            bias = bias - bias.mean()
-        return AffineHead(weight, bias)
+        return AffineHead(weight, net.bias - self.units.center @ weight)
 
 
 @partial(in_either_library, rows_out=True)

@@ -165,18 +165,20 @@ def test_sgn_and_fgn_of_full_rank_take_the_same_path():
 # --- full steps ----------------------------------------------------------------------
 
 
-def test_heads_after_the_approach_count_by_their_number(monkeypatch, float64):
-    monkeypatch.setattr(minibatch, "_APPROACH", 3)
-    heads = np.random.RandomState(0).randn(8, 2, 3)
-    mean = head.AffineHead(heads[0], heads[0, 0])
-    for k, weight in enumerate(heads, start=1):
-        walk = minibatch.Walk(head.AffineHead(weight, weight[0]), np.int32(k))
-        mean = minibatch.averaged_over(walk, mean)
-        if k <= 3:
-            np.testing.assert_allclose(mean.weight, weight, rtol=1e-12)
-    expected = np.average(heads[2:], axis=0, weights=np.arange(1, 7))
-    np.testing.assert_allclose(mean.weight, expected, rtol=1e-12)
-    np.testing.assert_allclose(mean.bias, expected[0], rtol=1e-12)
+def test_heads_after_the_approach_count_by_their_number(monkeypatch):
+    monkeypatch.setattr(minibatch, "_APPROACH", 3)  # read when a batch size is new
+    X, y = small(4, n=61)
+
+    def coefficients(rate, n_steps):
+        solver = FGN(learning_rate=rate, batch_size=61)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return FGNSoftmaxHead(solver, max_iter=n_steps, tol=0).fit(X, y).coef_
+
+    path = [coefficients(1.0, n_steps) for n_steps in range(1, 9)]
+    np.testing.assert_allclose(coefficients(None, 3), path[2], rtol=1e-10)
+    expected = np.average(path[2:], axis=0, weights=np.arange(1, 7))
+    np.testing.assert_allclose(coefficients(None, 8), expected, rtol=1e-10)
 
 
 def test_many_full_steps_do_not_hover():
