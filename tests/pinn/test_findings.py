@@ -173,7 +173,7 @@ def test_what_is_missing_is_named_in_equations_of_high_order():
     def missing(problem, forgotten):
         model = SimpleNamespace(
             problem=enriched(problem, [])[0],
-            classes=[SimpleNamespace(rows=None, residual=SimpleNamespace(name="x"))],
+            classes=[SimpleNamespace(rows=None, name="x")],
         )
         found = statement.missing_conditions(model)
         if forgotten:
@@ -328,7 +328,7 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
     changes = dict(changes)
     problem = SimpleNamespace(unknown={})
-    kind = SimpleNamespace(residual=SimpleNamespace(name="interior"))
+    kind = SimpleNamespace(name="interior")
     settings = SimpleNamespace(
         models=(SimpleNamespace(problem=problem, classes=(kind,)),),
         stage_ends=(7,),
@@ -388,11 +388,10 @@ def _ended(**changes):
         _evaluated=None,
         residual=changes.get("residual", lambda X: np.ones(len(X))),
         predict=lambda X: np.ones(len(X)),
-        _untrained_loss=10.0,
+        _share=changes.get("fresh", 1.0) / 10,
         _sizes=changes.get("sizes", (10, 20)),
         _why_early=changes.get("why_early", ""),
         _has_settled_weight=changes.get("settled_weight"),
-        _fresh_noise=0.0,
         _target_spread=changes.get("spread"),
         noise_std_=changes.get("noise", np.nan),
         _fitted=SimpleNamespace(
@@ -781,7 +780,7 @@ def test_a_coefficient_without_observations_may_have_other_values():
 @pytest.mark.parametrize(("fresh", "reason"), [(1e-9, "max_time"), (1e-11, "tol")])
 def test_without_time_for_the_estimate_only_a_tiny_loss_has_converged(fresh, reason):
     solver = _ended(fresh=fresh)
-    solver._untrained_loss = 1.0
+    solver._share = fresh
     solver._posterior = SimpleNamespace(n_observations=0.0)
     solver.max_time, solver.converged_ = 10.0, True
     run = SimpleNamespace(
