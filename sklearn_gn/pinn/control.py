@@ -188,7 +188,19 @@ def decide(points, state, settings, step, of_classes):
             accurate = observation_weight.hides_the_rest(falls, noise, known)
             accurate &= not weighing.waits
         elif estimates and (promises or (settled and may_grow)):
-            error = estimate = _estimated_error(points, state, settings, weighing)
+            # It is not known with noise, or with unknown functions.
+            weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
+            unclear = known is None or known.has_functions or weighs_less
+            if points.data is None or not unclear:
+                from sklearn_gn.pinn import error_estimate
+
+                forward = points.data is None and not model.problem.unknown
+                of, given = "in units" if forward else "largest", state.batches
+                with backend.scope("float64"):
+                    error = error_estimate.relative_error_estimate(
+                        model, state.net, given, points.fresh, of=of
+                    )
+            estimate = error
             accurate = error <= wanted
             # Of an error that is larger than the solution nothing more is known.
             fall = (wanted / min(error, 1.0)) ** 2 if error > wanted else 0.0
@@ -263,21 +275,6 @@ def what_is_missing(level, first, model, rules, training, fresh, net):
         if rules.network and has_room(net):
             return "network"
     return "end"
-
-
-def _estimated_error(points, state, settings, weighing):
-    """Estimate of the largest relative error; NaN with noise or unknown functions."""
-    from sklearn_gn.pinn.error_estimate import relative_error_estimate
-
-    model, known = settings.models[-1], settings.observed
-    weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
-    unclear = known is None or known.has_functions or weighs_less
-    if points.data is not None and unclear:
-        return math.nan
-    forward = points.data is None and not model.problem.unknown
-    with backend.scope("float64"):
-        given = model, state.net, state.batches, points.fresh
-        return relative_error_estimate(*given, of="in units" if forward else "largest")
 
 
 # --- another start -------------------------------------------------------------------

@@ -446,15 +446,6 @@ def take_back_convergence(solver, run):
     solver.converged_, solver.stop_reason_ = False, reason.value
 
 
-def solved_until(solution, domain, untrained_loss):
-    """Time up to which windows are solved; infinite if all of it is."""
-    ((low, high),) = domain.bounds
-    times = low, *solution.ends(domain).tolist()
-    solved = [loss <= SOLVED_LOSS * untrained_loss for loss in solution.losses]
-    until = times[(*solved, False).index(False)]
-    return math.inf if until >= high else until
-
-
 def warn_of_doubts(solver):
     """Warn of what is not to be trusted, is left open, or may not be what was meant."""
     case = Case.of(solver, StopReason(solver.stop_reason_))

@@ -344,9 +344,12 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver.window_ends_ = np.zeros(0)
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
     if isinstance(fitted.net, windows.Pieces):
-        solver.window_ends_ = fitted.net.ends(problem.domain)
-        given = fitted.net, problem.domain, now.first_fresh
-        solver._solved_until = findings.solved_until(*given)
+        solver.window_ends_ = ends = fitted.net.ends(problem.domain)
+        ((low, high),) = problem.domain.bounds
+        solved = fitted.net.losses <= windows.SOLVED_LOSS * now.first_fresh
+        n_solved = np.argmin([*solved, False])  # before the first that is not
+        until = (low, *ends.tolist())[n_solved]
+        solver._solved_until = math.inf if until >= high else until
     with backend.scope(solver.dtype, solver.device):
         # Losses in training, on fresh points, and of noise, which is known once the
         # weight of the observations has fallen.

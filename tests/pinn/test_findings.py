@@ -1,5 +1,6 @@
 """How a fit ends, what its warnings say, and what leaves a solution open."""
 
+import itertools
 import re
 import time
 import warnings
@@ -156,6 +157,36 @@ def test_what_leaves_a_solution_open_is_said(problem, match):
 def test_solutions_that_are_determined_are_not_warned_of(problem):
     found = [said for said in messages(problem) if "is zero everywhere" not in said]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("n", "ends", "conditions", "said"),
+    [
+        (15, (0.3, 0.7), [], True),
+        (15, (0.3, 0.7), [Dirichlet(0.0)], False),
+        (300, (0.0, 1.0), [], False),  # everywhere
+    ],
+)
+def test_observations_make_up_for_missing_conditions_or_it_is_said(
+    n, ends, conditions, said
+):
+    """Heat in a rod: at its ends nothing is known but by readings in the middle."""
+    rng, pi = np.random.RandomState(0), np.pi
+    x, t = rng.uniform(*ends, n), rng.uniform(0, 0.1, n)
+    y = np.sin(pi * x) * np.exp(-(pi**2) * t) + 0.02 * rng.standard_normal(n)
+    given = [Initial(lambda x: jnp.sin(pi * x[0])), *conditions]
+    problem = Problem(diffusion, Box(x=(0, 1), t=(0, 0.1)), given)
+    sizes = {"hidden_layer_sizes": (20,), "n_interior": 200, "n_boundary": 50}
+    solver = PINNSolver(problem, **sizes, max_iter=40, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        solver.fit(np.column_stack([x, t]), y)
+    texts = "".join(str(warning.message) for warning in caught)
+    match = r"do not make up for the missing conditions.*'x'.*; none holds"
+    assert bool(re.search(match, texts)) == said
+    corners = list(itertools.product([0, 1], [0, 0.1]))
+    _, std = solver.predict(corners, return_std=True)
+    assert (std.max() > 0.1) == said
 
 
 def test_an_equation_in_large_units_leaves_nothing_open():
