@@ -60,7 +60,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
 
     The error is that of the "solution", of all outputs "in units" of their sizes, or
     the "largest" of each output and each unknown coefficient. ``draw`` makes further
-    fresh points, if these are to be drawn.
+    fresh points, where the halves do not agree.
     """
     if n_weights(net) > MOST_WEIGHTS:
         return math.nan
@@ -84,20 +84,17 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
     def error_of(change):
         return determined((slopes @ change).reshape(values.shape) / scale)
 
+    def corrected(points):
+        parts = (factor_over_pieces(model, net, p, batches) for p in halves(points))
+        return correction(*parts, error_of)
+
     # What the residuals make of the solution, to first order: the change of weights.
+    change, explained, difference = corrected(fresh)
     n_residuals = sum(residual_counts(model.classes, fresh))
-    change, explained, difference = correction(
-        *(factor_over_pieces(model, net, half, batches) for half in halves(fresh)),
-        error_of,
-    )
     too_few = n_residuals < _ENOUGH * n_weights(net)
     if draw is not None and difference > _AGREED and too_few:
         drawn = _times(cast(draw(times=_TIMES), np.float64), roots)
-        fresh = *drawn, *fresh[len(drawn) :]
-        change, explained, _ = correction(
-            *(factor_over_pieces(model, net, half, batches) for half in halves(fresh)),
-            error_of,
-        )
+        change, explained, _ = corrected((*drawn, *fresh[len(drawn) :]))
     scales = scale if of == "solution" else 1.0
     squares = np.sum((scales * error_of(change)) ** 2, axis=0)
     sizes = values if of == "solution" else (values - center) / scale
@@ -115,8 +112,8 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
             squares = np.append(squares, np.sum((after[name] - value) ** 2))
             sizes = np.append(sizes, np.sum(value**2))
     # Divided by the root of the part of the residuals that changes explain.
-    unknown = np.where(sizes > 0, sizes, np.nan)
-    return float(explained**-0.25 * np.sqrt(np.max(squares / unknown)))
+    sizes = np.where(sizes > 0, sizes, np.nan)
+    return float(explained**-0.25 * np.sqrt(np.max(squares / sizes)))
 
 
 def halves(points):
