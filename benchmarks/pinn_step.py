@@ -131,7 +131,8 @@ class Stepper:
     def sizes(self):
         """Residuals and weights."""
         pairs = zip(self.model.classes, self.state.batches, strict=True)
-        m = sum(len(batch.x) * kind.residual.n_outputs for kind, batch in pairs)
+        kinds = ((getattr(k, "residual", k), batch) for k, batch in pairs)  # by trees
+        m = sum(len(batch.x) * kind.n_outputs for kind, batch in kinds)
         return m, sum(leaf.size for leaf in jax.tree.leaves(self.state.net))
 
 

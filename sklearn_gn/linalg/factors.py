@@ -10,6 +10,7 @@ matrices where the names say so. A matrix without a factor gives NaN instead of 
 exception, so that a caller tests one number and raises its damping.
 """
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from sklearn_gn.arrays.threads import in_threads
 QR_LIMIT = 5e8
 LARGEST_DENSE = 2000  # parameters, or numbers that the rows give: no larger matrix
 _PANEL = 256  # columns of a large matrix that are factored at a time
-_OF_LAPACK = "lauum", "potrf", "potrs", "trtri", "trtrs"
+_OF_LAPACK = "lauum", "potrf", "potrs", "tpqrt", "trtri", "trtrs"
 _OF_BLAS = "syrk", "trmm", "trsm"
 _ROUTINES = {  # by the type of the numbers
     np.dtype(kind): {
@@ -302,6 +303,27 @@ def upper_factor(*parts):
     xp = namespace(parts)
     rows = parts[0] if len(parts) == 1 else xp.concatenate(parts, axis=-2)
     return xp.linalg.qr(rows, mode="r")
+
+
+def with_rows(root, rows, n_triangular=0):
+    """Return the triangular factor of more rows, of which the last may be a triangle.
+
+    It is that of rows in double precision, in NumPy: a QR factorisation piece by piece.
+    """
+    n_columns = math.isqrt(len(root))  # of a block
+    tpqrt = _ROUTINES[root.dtype]["tpqrt"]
+    return np.triu(tpqrt(n_triangular, n_columns, root, rows)[0])
+
+
+def triangular_solution(root):
+    """Return x with ``A x`` nearest to b by the triangular factor of ``[A, b]``.
+
+    It is as good as the one of least norm.
+    """
+    n = len(root) - 1
+    shift = n * np.finfo(root.dtype).eps * np.linalg.norm(root[:, :n], axis=0).max()
+    root = with_rows(root, shift * np.eye(n, n + 1), n)
+    return _ROUTINES[root.dtype]["trtrs"](root[:n, :n], root[:n, n])[0]
 
 
 def least_norm_solution(matrix, right):

@@ -180,9 +180,6 @@ def _without_field(values, rounding=None):
     return same & (np.abs(values[0]) > np.max(rounding, axis=0)).any(axis=0)
 
 
-# --- equations and outputs -----------------------------------------------------------
-
-
 def _check_equations(problem, values):
     """Find two of too many equations that differ by a number that is not zero."""
     n_equations, outputs = values.shape[2], problem.outputs
@@ -195,9 +192,12 @@ def _check_equations(problem, values):
                 "contradict each other: their difference is not zero, whatever the "
                 f"field is.{_hint_at_the_point(problem)}"
             )
+    named = f"one output {outputs[0]!r}"
+    if len(outputs) > 1:
+        named = f"{len(outputs)} outputs {outputs}"
     warn_user(
-        f"The residual has {n_equations} equations for the {_named(outputs)}. They "
-        "hold together only if they agree; else the fit is a compromise between them."
+        f"The residual has {n_equations} equations for the {named}. They hold together "
+        "only if they agree; else the fit is a compromise between them."
         f"{_hint_at_the_point(problem)}"
     )
 
@@ -221,9 +221,9 @@ def warn_of_missing_equations(problem):
         return
     plural = "s" * (n_equations > 1)
     warn_user(
-        f"The residual has {n_equations} equation{plural} for the {_named(outputs)}, "
-        "and there are no observations: the outputs are not determined. Return a "
-        "residual for each of them, as a tuple."
+        f"The residual has {n_equations} equation{plural} for the {len(outputs)} "
+        f"outputs {outputs}, and there are no observations: the outputs are not "
+        "determined. Return a residual for each of them, as a tuple."
     )
 
 
@@ -241,15 +241,6 @@ def _warn_of_points_outside(problem, points):
                 "or check the units and the order of the coordinates, which is "
                 f"{domain.axes}."
             )
-
-
-def _named(outputs):
-    if len(outputs) == 1:
-        return f"one output {outputs[0]!r}"
-    return f"{len(outputs)} outputs {outputs}"
-
-
-# --- the source and the flux of a Laplacian ------------------------------------------
 
 
 def _warn_of_fluxes(problem):

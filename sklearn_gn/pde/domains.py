@@ -126,9 +126,6 @@ def product(first, second):
     return Patch(measure, cut + second.n_uniforms, place)
 
 
-# --- domains -------------------------------------------------------------------------
-
-
 def _operator(sign):
     """The method that combines two domains."""
 
@@ -420,9 +417,6 @@ def unique(name, taken, suffix):
     """The name, with the first number from 2 on if it is taken."""
     names = [name, *(name + suffix.format(k + 2) for k in range(len(taken)))]
     return next(n for n in names if n not in taken)
-
-
-# --- domains given by points ---------------------------------------------------------
 
 
 class PointCloud(Domain):

@@ -1,8 +1,5 @@
 r"""What is known of a solution: values that conditions give, and the exact solution.
 
-Everything that looks at given values reads them here: their sizes, their jumps, whether
-they agree where two parts of the boundary meet, and whether the equation does there.
-
 Where initial values jump, or their slopes do, the solution of an equation of first
 order in time and second order in space,
 
@@ -159,9 +156,6 @@ def steepest_parts(function, low, high, unit=None):
     return (low + high) / 2, values[rows, part], values[rows, part + 1], unit
 
 
-# --- breaks of initial values, which diffusion smooths -------------------------------
-
-
 class Break(NamedTuple):
     """A jump or a kink of initial values."""
 
@@ -179,9 +173,10 @@ def initial_breaks(problem):
         return ()
     problem.residual_classes()  # which what is compiled below cannot make
     axis = 1 - domain.axes.index(domain.time)
-    is_periodic = _is_periodic(problem, axis)
+    closed = [c.axis for c in problem.conditions if isinstance(c, Periodic)]
+    is_periodic = domain.axes[axis] in (*problem.periodic, *closed)
     period = float(np.ptp(domain.bounds[axis])) if is_periodic else math.inf
-    found = _places(problem, axis, starts)[:_MOST]
+    found = _places(problem, axis, starts, is_periodic)[:_MOST]
     rates = _rates(problem, axis, [place for place, _ in found])
     breaks = tuple(
         Break(axis, place, order, of_place, period)
@@ -220,21 +215,13 @@ def _initial_conditions(problem):
     return [known for known in problem.conditions if isinstance(known, Initial)]
 
 
-def _is_periodic(problem, axis):
-    closed = [c.axis for c in problem.conditions if isinstance(c, Periodic)]
-    return problem.domain.axes[axis] in (*problem.periodic, *closed)
-
-
-# --- where the values break ----------------------------------------------------------
-
-
-def _places(problem, axis, starts):
+def _places(problem, axis, starts, is_periodic):
     """Places and orders of the breaks: those at the ends of the axis first."""
     low, high = problem.domain.bounds[axis]
     both, units, is_finite = _values_and_units(problem, axis)
     if not is_finite:
         return []
-    if _is_periodic(problem, axis):
+    if is_periodic:
         steps = [np.abs(both[k][-1] - both[k][0]) / units[k] for k in range(2)]
         found = [(float(low), k) for k in range(2) if steps[k].max() > JUMP][:1]
     else:
@@ -329,9 +316,6 @@ def _values_and_slopes(problem, points, axis):
     return jax.vmap(lambda x: jax.jvp(start, (x,), (unit,)))(points)
 
 
-# --- rates of diffusion --------------------------------------------------------------
-
-
 def _rates(problem, axis, places):
     """Eigenvalues, one of a complex pair, of A at the places; empty if any grows."""
     if not places:
@@ -372,9 +356,6 @@ def _eigenvalues(u_t, u_tt, u_xx, *higher):
         if all(abs(rate - other) > JUMP * abs(rate) for other in rates):
             rates.append(rate)
     return rates
-
-
-# --- the exact solution --------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,9 +102,6 @@ def _coordinates(domain, place):
     return ", ".join(f"{axis} = {c:.4g}" for axis, c in pairs)
 
 
-# --- what an equation differentiates --------------------------------------------------
-
-
 def check_fluxes(problem):
     """Raise a ValueError where the equation differentiates what jumps at a place.
 
@@ -261,9 +258,6 @@ def _equation_at(problem, regions, number, X):
     return [flux[:, 1:] for flux in fluxes], residuals
 
 
-# --- values of one condition that jump ------------------------------------------------
-
-
 def _within(problem, name, condition, rng, default_network):
     """A message on the largest jump of a condition's values along its part, if any."""
     chords = _chords(problem.domain, condition, rng)
@@ -321,9 +315,6 @@ def _drawn_part(domain, condition, rng):
     if not normals.any():  # an end of time
         normals = np.broadcast_to(np.equal(domain.axes, domain.time), X.shape)
     return X, np.asarray(normals, dtype=float)
-
-
-# --- values that disagree where two conditions hold, or meet --------------------------
 
 
 def check_shared_places(problem):

@@ -199,8 +199,6 @@ class Problem:
             words.append(f"n_laplacian_directions={self.n_laplacian_directions}")
         return f"Problem({', '.join(words)})"
 
-    # --- fields -------------------------------------------------------------------
-
     @property
     def n_inputs(self) -> int:
         """Number of inputs of the network."""
@@ -276,8 +274,6 @@ class Problem:
                 f"{self.outputs}, got the shape {value.shape}."
             )
         return value.reshape(q)
-
-    # --- residuals and their points ---------------------------------------------------
 
     def residual_classes(self) -> tuple[ResidualClass, ...]:
         """The kinds of residuals: "interior", then one for each condition."""
@@ -425,8 +421,6 @@ class Problem:
                 points[name] = condition.sample(self.domain, counts[name], rng, method)
         return {n: p._replace(x=self._all_points(p.x)) for n, p in points.items()}
 
-    # --- the exact solution -----------------------------------------------------------
-
     def exact_values(self, X: Array) -> Array:
         """The exact solution at points.
 
@@ -476,8 +470,6 @@ class Problem:
             return np.array(self.exact.points), np.array(self.exact.values)
         X = self.domain.sample(n_points, rng, method)
         return X, self.exact_values(X)
-
-    # --- what can be wrong ------------------------------------------------------------
 
     def check(self) -> None:
         """Find mistakes before anything large is compiled.

@@ -19,9 +19,6 @@ from sklearn_gn.pde.shapes import Box
 __all__ = ["HeatSine", "Kovasznay"]
 
 
-# --- the heat equation ----------------------------------------------------------------
-
-
 def _heat(u, x, kappa):
     return d(u, "t")(x) - kappa * laplacian(u)(x)
 
@@ -57,9 +54,6 @@ def HeatSine(dim: int = 4) -> Problem:
         exact=_slow,
         name="HeatSine",
     )
-
-
-# --- Kovasznay flow: the steady flow behind a grid of cylinders -----------------------
 
 
 def _navier_stokes(u, x, nu):

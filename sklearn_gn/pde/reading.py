@@ -112,9 +112,6 @@ def with_fluxes(residual, x):
     return values, list(map(jnp.concatenate, found))
 
 
-# --- how an equation depends on the derivatives of the solution -----------------------
-
-
 def derivatives(dim):
     """Return all derivatives that are read, as tuples of axes, ascending."""
     orders = (combinations_with_replacement(range(dim), n) for n in range(HIGHEST + 1))

@@ -1,16 +1,13 @@
 """Regions into which the pieces of coefficients cut a domain, and what joins them.
 
-Where a coefficient jumps, the solution has a kink, or a jump in a higher derivative. It
-is smooth on either side. So a network has outputs of its own for each region in which
-all :class:`~sklearn_gn.pde.Piecewise` coefficients of the equation are smooth, and the
-interfaces between them get residuals of their own.
-
-These follow from the equation alone. Whatever it differentiates must not jump across
-the interface: a jump would be a Dirac distribution that no other term cancels. For
-``div(k * grad(u))`` this means a continuous flux ``k * grad(u)`` along the normal, and
-a continuous u, which is differentiated first.
-:func:`sklearn_gn.pde.operators.jump_of` finds the terms, at as many levels of
-derivatives as the equation has.
+Where a coefficient jumps, the solution has a kink, or a jump in a higher derivative. So
+a network has outputs of its own for each region in which all
+:class:`~sklearn_gn.pde.Piecewise` coefficients of the equation are smooth, and the
+interfaces get residuals of their own. These follow from the equation alone: what it
+differentiates must not jump, since a jump would be a Dirac distribution that no other
+term cancels. For ``div(k * grad(u))`` that is the flux along the normal, and u, which
+is differentiated first. :func:`sklearn_gn.pde.operators.jump_of` finds the terms, at as
+many levels of derivatives as the equation has.
 """
 
 import inspect
@@ -163,9 +160,6 @@ def _sides(domain, X, own, partitions, key, sides=()):
     yield sides
 
 
-# --- equations of regions -------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class RegionalResidual:
     """Residual of the first of several domains that contains the point."""
@@ -210,9 +204,6 @@ class RegionalResidual:
                 "The first one that contains a point has its equation: let the last "
                 "one be the whole domain, or cover it."
             )
-
-
-# --- what must not jump ---------------------------------------------------------------
 
 
 class Row(NamedTuple):

@@ -1,15 +1,12 @@
 """Residuals: the user's functions, mistakes in them, and the kinds of residuals.
 
-Problems are traced before anything is compiled. An error there is one of Python or JAX
-about arrays, which says little about the equation: :func:`explained_errors` says it in
-the terms of a problem. For an index beyond the last entry of an array that is traced,
-JAX takes the last entry and says nothing: with two axes ``x[2]`` is ``x[1]``, and
-another equation is solved. :func:`check_indices` finds these: an index in the range
-becomes a static slice, one beyond it a dynamic slice from a start that is computed from
-numbers alone.
-
-Outputs may depend on some of the axes only, such as a coefficient field: these are
-taken at projected points.
+Problems are traced before anything is compiled. Errors of Python or JAX there say
+little about the equation: :func:`explained_errors` says them in the terms of a problem.
+For an index beyond the last entry of a traced array, JAX takes the last entry and says
+nothing: with two axes ``x[2]`` is ``x[1]``. :func:`check_indices` finds these: an index
+in the range becomes a static slice, one beyond it a dynamic slice from a start that is
+computed from numbers alone. Outputs may depend on some of the axes only, such as a
+coefficient field: these are taken at projected points.
 """
 
 import inspect
@@ -152,9 +149,6 @@ def flat(result, x):
     return jnp.ravel(jnp.asarray(result, x.dtype))
 
 
-# --- mistakes -------------------------------------------------------------------------
-
-
 @contextmanager
 def explained_errors(name, residual=None, works_swapped=None):
     """Turn errors into ValueErrors of a name; common mistakes say what to write."""
@@ -171,9 +165,6 @@ def explained_errors(name, residual=None, works_swapped=None):
             own = getattr(residual, "__name__", "residual")
             text = _SWAPPED.format(name="residual" if own == "<lambda>" else own)
         raise ValueError(f"{name}: {text}") from error
-
-
-# --- what a trace computes ------------------------------------------------------------
 
 
 def check_indices(jaxpr, axes):
@@ -238,9 +229,6 @@ def _walk(trace, arguments, visit):
     return [a.val if hasattr(a, "val") else values[a] for a in jaxpr.outvars]
 
 
-# --- the kinds of residuals ----------------------------------------------------------
-
-
 class ResidualClass(NamedTuple):
     """Residuals of one kind: inside the domain, or of a condition."""
 
@@ -252,6 +240,8 @@ class ResidualClass(NamedTuple):
     weight: float  # factor in the loss
     n_outputs: int  # k
     condition: Any = None  # None inside
+    rows: Any = None  # DerivativeRows of a network; None: this is differentiated itself
+    size: float = 1.0  # change of the residuals with a solution of size one
 
 
 @dataclass(frozen=True)
@@ -302,9 +292,6 @@ def traced_class(problem, name, function, n_points=1, n_data=0, weight=1.0):
     if k == 0:
         raise ValueError(f"{name}: the residual is empty.")
     return kind._replace(n_outputs=k)
-
-
-# --- outputs that depend on some of the axes -----------------------------------------
 
 
 @dataclass(frozen=True)

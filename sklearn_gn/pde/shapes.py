@@ -259,9 +259,6 @@ class Ball(Domain):
         return {"sphere": Patch(area, self.dim, lambda u: self._place(u, 1.0))}
 
 
-# --- outlines in the plane -----------------------------------------------------------
-
-
 @dataclass(frozen=True, init=False, repr=False)
 class Polygon(Domain):
     """A polygon in the plane, which need not be convex.

@@ -16,7 +16,7 @@ before the next iteration. What may come next:
 - the end, where nothing is to be gained, or where the estimated error is small enough.
 
 A fit ends when the estimated error has fallen to ``tol``. An estimate costs as much as
-some iterations. It is made where the loss falls slowly, the network is about to grow,
+some iterations: it is made where the loss falls slowly, the network is about to grow,
 or the fit to end; of a ``tol`` that is given, as soon as the loss is one that mostly
 goes with it. After one that is too large, the next is made where the error is small
 enough if it falls like the root of the loss. What is larger is begun only if there is
@@ -59,17 +59,10 @@ _MOST_STARTS = 3  # networks, until one is not stuck
 _RESIDUALS, _BOUNDARY_SHARE = 2.5, 0.3  # for each parameter; of the residuals
 
 
-class Sizes(NamedTuple):
-    """Numbers of collocation points."""
-
-    n_interior: int
-    n_boundary: int
-
-
-# Points that do not grow, and those of networks beyond MOST_WEIGHTS, whose Gramian has
-# the size of the residuals.
-FEW_POINTS, _MOST_OF_FEW = Sizes(500, 200), Sizes(2000, 800)
-LEAST_POINTS, _MOST = Sizes(200, 80), Sizes(8000, 3000)
+# Points inside and of conditions that do not grow, and those of networks beyond
+# MOST_WEIGHTS, whose Gramian has the size of the residuals.
+FEW_POINTS, _MOST_OF_FEW = (500, 200), (2000, 800)
+LEAST_POINTS, _MOST = (200, 80), (8000, 3000)
 
 
 class Rules(NamedTuple):
@@ -142,35 +135,32 @@ def decide(points, state, settings, step, of_classes):
         stalled = not judged < (1 - float(settings.tol)) * now.lowest_loss
         n_stalled = now.n_stalled + 1 if stalled else 0
         lowest = min(judged, now.lowest_loss)
-    now = now._replace(
-        n_stalled=n_stalled, lowest_loss=lowest, level=now.level._replace(falls=falls)
-    )
+    level, march, weighing = now.level._replace(falls=falls), now.march, now.weighing
     # Whether what is larger can be compiled, and has as much time as this size had.
     at, clock = time.perf_counter(), now.clock
     in_time = rules is None or 2 * at + clock.first - clock.changed <= rules.deadline
-    if now.march is not None and falls:
+    if march is not None and falls:
         goal = (settings.error / USUAL_SHARE) ** 2
-        march = windows.observed(now.march, falls, first, goal, in_time)
-        now = now._replace(march=march)
+        march = windows.observed(march, falls, first, goal, in_time)
     # Whether the equation holds, between the points of training, too. Few digits need
     # no more than the loss that mostly goes with them.
     enough = min(max(SOLVED_LOSS, usual), _UNMET_LOSS)
     limit = max(OVERFITTED * (training - noise), WELL_SOLVED_LOSS * first)
     solved = math.isnan(fresh) or fresh - noise <= min(enough * first, limit)
     if known is not None and decisive:
-        given = now.weighing, known, step, fresh, falls, solved
-        now = now._replace(weighing=observation_weight.with_next_weight(*given))
+        given = weighing, known, step, fresh, falls, solved
+        weighing = observation_weight.with_next_weight(*given)
     if noise:
-        bound = now.weighing.weight * known.spread_loss
-        solved &= observation_weight.is_noise(noise, bound)
-    settled = n_stalled >= _PATIENCE // 2
-    in_windows = now.march is not None and (now.march.active or now.march.next_stop)
+        solved &= observation_weight.is_noise(
+            noise, weighing.weight * known.spread_loss
+        )
+    settled, due = n_stalled >= _PATIENCE // 2, None
+    estimate, promising = now.estimate, now.promising
+    in_windows = march is not None and (march.active or march.next_stop)
     if in_windows:
         # The next window,
-        solved &= all(loss <= enough * first for loss in now.march.done.losses)
-        settled = now.march.ended
-        if now.march.next_stop is not None:
-            now = now._replace(next="window")
+        solved &= all(loss <= enough * first for loss in march.done.losses)
+        settled, due = march.ended, march.next_stop and "window"
     else:
         # or what is larger,
         estimates = solved and decisive and settings.error > 0
@@ -179,42 +169,54 @@ def decide(points, state, settings, step, of_classes):
         may_grow = rules is not None and rules.network and has_room(state.net)
         may_grow = may_grow and switches.on("pinn.growth")
         if rules is not None:
-            lacks = what_is_missing(now, model, rules, training, fresh, state.net)
-            if lacks in ("points", "network") and in_time:
-                now, lacks = now._replace(next=lacks), ""
-            elif lacks in ("points", "network"):
-                lacks = "time"  # the rest of which is for further iterations
-            now = now._replace(level=now.level._replace(ended=lacks))
+            given = level, first, model, rules, training, fresh, state.net
+            lacks = what_is_missing(*given)
+            if lacks in ("points", "network"):
+                # If not, the rest of the time is for further iterations.
+                due, lacks = (lacks, "") if in_time else (None, "time")
+            level = level._replace(ended=lacks)
             ends = {"end": settled or solved, "time": settled and solved}
             settled = lacks == "statement" or ends.get(lacks, False)
         # or the end, if the error is small enough. It is estimated where the loss falls
         # slowly, or nothing else is left to do.
         few = FEW_ITERATIONS // 4 if step.at_minimum else FEW_ITERATIONS
         promises = rules is not None and is_flat(falls, few)
-        promises |= fresh <= usual * first or now.next is not None
-        promises &= fresh <= now.promising
+        promises |= fresh <= usual * first or due is not None
+        promises &= fresh <= promising
         accurate, wanted, error = False, settings.error, math.nan
         if estimates and noise:
             accurate = observation_weight.hides_the_rest(falls, noise, known)
-            accurate &= not now.weighing.waits
+            accurate &= not weighing.waits
         elif estimates and (promises or (settled and may_grow)):
-            error = _estimated_error(points, state, settings, now)
+            # It is not known with noise, or with unknown functions.
+            weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
+            unclear = known is None or known.has_functions or weighs_less
+            if points.data is None or not unclear:
+                from sklearn_gn.pinn import error_estimate
+
+                forward = points.data is None and not model.problem.unknown
+                of, given = "in units" if forward else "largest", state.batches
+                with backend.scope("float64"):
+                    error = error_estimate.relative_error_estimate(
+                        model, state.net, given, points.fresh, of=of
+                    )
+            estimate = error
             accurate = error <= wanted
             # Of an error that is larger than the solution nothing more is known.
             fall = (wanted / min(error, 1.0)) ** 2 if error > wanted else 0.0
-            now = now._replace(estimate=error, promising=fresh * fall)
+            promising = fresh * fall
         # A network that solves the equation grows where its error is beyond the usual.
         too_large = error > max(USUAL_SHARE * math.sqrt(SOLVED_LOSS), wanted)
         grows = settled and too_large and may_grow and fresh > EXHAUSTED_LOSS * first
         if accurate:
-            now, solved, settled = now._replace(next=None), True, True
+            due, solved, settled = None, True, True
         elif grows and in_time:
-            now, settled = now._replace(next="network"), False
+            due, settled = "network", False
     # Why the fit would end here; not where the next iteration lowers another loss.
     kept, stop = settings.resample is None, None
     if not math.isfinite(training):
         stop = "non_finite"
-    elif now.weighing.changes or (in_windows and not now.march.ended):
+    elif weighing.changes or (in_windows and not march.ended):
         stop = None
     elif training <= step.rounding_loss and n_stalled and (solved or kept):
         # Residuals may be rounding, and the last step has gained nothing.
@@ -223,6 +225,16 @@ def decide(points, state, settings, step, of_classes):
         stop = step.no_progress
     elif settled and settings.tol > 0:
         stop = "tol" if solved else "stalled"
+    now = now._replace(
+        n_stalled=n_stalled,
+        lowest_loss=lowest,
+        promising=promising,
+        estimate=estimate,
+        next=due,
+        level=level,
+        march=march,
+        weighing=weighing,
+    )
     if _begins_anew(now, state, settings, step, stop):
         return now._replace(next="start"), None
     return now, stop
@@ -230,17 +242,16 @@ def decide(points, state, settings, step, of_classes):
 
 def _unmet(model, class_losses, first_classes, share):
     """Classes, but observations, of more loss than a share of no solution's."""
-    names = (kind.residual.name for kind in model.classes)
+    names = (kind.name for kind in model.classes)
     every = zip(names, class_losses, first_classes, strict=False)
     return {n for n, loss, first in every if n != "data" and loss > share * first}
 
 
-def what_is_missing(now, model, rules, training, fresh, net):
+def what_is_missing(level, first, model, rules, training, fresh, net):
     """What a fit needs that no longer falls: "points", "network", or the "end".
 
     Of conditions that contradict one another it is another "statement"; "": nothing.
     """
-    level, first = now.level, now.first_fresh
     lowest = (math.inf, *level.falls)[-1]
     exhausted = lowest <= EXHAUSTED_LOSS * first
     lacks_points = rules.points and fresh > FAR * training
@@ -250,12 +261,13 @@ def what_is_missing(now, model, rules, training, fresh, net):
     if level.ended:
         return level.ended
     falls = lowest <= FALL * level.before
-    pays = (falls or lowest > SOLVED_LOSS * first) and not exhausted
+    if exhausted or not (falls or lowest > SOLVED_LOSS * first):
+        return "end"
     half = _PATIENCE // 2
     stays = not falls or is_flat(level.falls, half, 1 - half * LEAST_FALL)
-    if pays and stays and too_many_conditions(model.problem):
+    if stays and too_many_conditions(model.problem):
         return "statement"
-    if pays and switches.on("pinn.growth"):
+    if switches.on("pinn.growth"):
         classes, n = model.problem.residual_classes(), n_weights(net)
         sizes, larger = (points_for(classes, n, k * level.times) for k in (1, 2))
         if lacks_points and larger != sizes:
@@ -263,21 +275,6 @@ def what_is_missing(now, model, rules, training, fresh, net):
         if rules.network and has_room(net):
             return "network"
     return "end"
-
-
-def _estimated_error(points, state, settings, now):
-    """Estimate of the largest relative error; NaN with noise or unknown functions."""
-    from sklearn_gn.pinn.error_estimate import relative_error_estimate
-
-    model, known, weighing = settings.models[-1], settings.observed, now.weighing
-    forward = points.data is None and not model.problem.unknown
-    weighs_less = weighing.weight != 1 or weighing.changes or weighing.waits
-    unclear = known is None or known.has_functions or weighs_less
-    if points.data is not None and unclear:
-        return math.nan
-    with backend.scope("float64"):
-        given = model, state.net, state.batches, points.fresh
-        return relative_error_estimate(*given, of="in units" if forward else "largest")
 
 
 # --- another start -------------------------------------------------------------------
@@ -293,8 +290,13 @@ def _begins_anew(now, state, settings, step, stop):
     is_first_order = settings.steps.solver.name != "dngd"
     if is_first_order or not (alone and unexplained) or now.n_starts == _MOST_STARTS:
         return False
-    stuck = has_vanished(now, state.net, settings, class_losses)
-    total = class_losses.sum()
+    stuck, total = False, class_losses.sum()
+    if settings.observed is not None:
+        # A positive coefficient has gone to zero, and the fit has settled there.
+        spread = weighing.weight * settings.observed.spread_loss
+        stuck = class_losses[-1] > _UNMET_LOSS * spread
+        stuck &= observation_weight.has_settled(level.falls, weighing.equation)
+        stuck = stuck and vanished(model.problem, state.net.extra).any()
     if stop is not None and stop in ("stalled", step.no_progress):
         # It has learnt next to nothing at its points of training.
         unmet = _unmet(model, class_losses, now.first_classes, _UNMET_LOSS)
@@ -303,7 +305,7 @@ def _begins_anew(now, state, settings, step, stop):
         # It no longer learns, and is between one that is solved and one that has learnt
         # nothing, by their digits: with wrong coefficients, or in vain a larger one.
         if model.problem.unknown and math.isinf(level.before):
-            is_data = [kind.residual.name == "data" for kind in model.classes]
+            is_data = [kind.name == "data" for kind in model.classes]
             astray, total = True, total - class_losses @ is_data
         else:
             widths = (net.layers[0].shape[1] for net in (settings.untrained, state.net))
@@ -311,16 +313,6 @@ def _begins_anew(now, state, settings, step, stop):
         stuck |= bool(astray and total > math.sqrt(SOLVED_LOSS * _UNMET_LOSS) * first)
     stuck = stuck and not too_many_conditions(model.problem)
     return stuck and switches.on("pinn.starts")
-
-
-def has_vanished(now, net, settings, class_losses):
-    """Whether a fit has settled where a positive coefficient is zero, and not well."""
-    if settings.observed is None:
-        return False
-    weighing, spread = now.weighing, settings.observed.spread_loss
-    poor = class_losses[-1] > _UNMET_LOSS * weighing.weight * spread
-    settled = observation_weight.has_settled(now.level.falls, weighing.equation)
-    return poor and settled and vanished(settings.models[-1].problem, net.extra).any()
 
 
 def vanished(problem, extra):
@@ -351,7 +343,7 @@ def points_for(classes, n_weights, times=1):
         counts = _RESIDUALS * n_weights * np.array([1 - share, share])
         counts, most = counts / [interior.n_outputs, outputs], _MOST
         counts = np.clip(counts, LEAST_POINTS, most).astype(int).tolist()
-    return Sizes(*(min(times * n, m) for n, m in zip(counts, most, strict=True)))
+    return tuple(min(times * n, m) for n, m in zip(counts, most, strict=True))
 
 
 def has_room(net):
@@ -412,7 +404,7 @@ def with_expected_seconds(state, settings):
     changes = state.iteration in (*settings.stage_ends, in_single)
     changes |= now.next in ("points", "network")
     expected = first if changes else steady
-    if model.problem.unknown or model.classes[-1].residual.name == "data":
+    if model.problem.unknown or model.classes[-1].name == "data":
         expected += _ENDING * first
     now = now._replace(clock=clock._replace(first=first, steady=steady))
     return state._replace(control=now, next_seconds=expected)

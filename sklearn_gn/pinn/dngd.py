@@ -10,22 +10,17 @@ An iteration is the function :func:`step`:
 1.  the collocation points, drawn anew where it is time (``iteration``);
 2.  the residuals, and the Jacobian in factors (``residuals``), multiplied out where it
     is small (``pieces``);
-3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), or its approximation where
-    it is large (:func:`quadratic_model`);
-4.  the damped step, ``v = -J^T (K + lambda I)^-1 r``, and its geodesic acceleration:
-    with ``f_vv`` the second derivative of r along v, half of ``a = -J^T (K + lambda
-    I)^-1 f_vv`` is added where a is short compared with v (:func:`trial`);
+3.  the Gramian, ``K = J J^T`` (dual) or ``J^T J`` (primal), whichever is smaller; where
+    both are large, or a rank is given, a Nystrom approximation, with which conjugate
+    gradients are preconditioned (:func:`quadratic_model`);
+4.  the damped step, ``v = -J^T (K + lambda I)^-1 r``, never ``-(J^T y + g) / lambda``,
+    which cancels. Half of its geodesic acceleration is added where that is short, and a
+    correction by what the linear model has not foreseen where that lowers the loss
+    (:func:`trial`): fits of many problems take half as many iterations with it;
 5.  how far to go: several radii of a trust region are tried; with a given damping or
     the rule of the paper, a line search (:func:`search_along`);
 6.  the network is changed if the loss falls;
 7.  the state is updated, and it is decided whether to stop (``iteration``).
-
-The system is solved in the smaller of two spaces, by a Cholesky factor; where both are
-large, or a rank is given, in the space of the residuals by conjugate gradients with a
-Nystrom preconditioner. The step is never recovered as ``-(J^T y + g) / lambda``, which
-cancels. A correction by what the linear model has not foreseen is added where that
-lowers the loss: it takes as long as half of a factor of 500 unknowns, and widens the
-radii that are trusted, so that fits of many problems take half as many iterations.
 """
 
 from functools import partial
@@ -229,9 +224,6 @@ def quadratic_model(model, net, batches, r, parts, *, rank=None):
     return Quadratic(*given, gradient, gradient_norm, decrease)
 
 
-# --- a step --------------------------------------------------------------------------
-
-
 @partial(
     in_either_library,
     deciding=lambda model, net, batches, quadratic, *rest, **options: (
@@ -333,9 +325,6 @@ def trial(model, net, batches, quadratic, shift, *, geodesic, corrected=True):
     _, second = evaluated(add(step, 1, correction))
     lower, both = second.loss < found.loss, (found, second)
     return library.cond(lower, lambda x: x[1], lambda x: x[0], both)
-
-
-# --- how far to go ------------------------------------------------------------------
 
 
 def search_along(model, net, batches, quadratic, full):

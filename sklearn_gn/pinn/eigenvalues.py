@@ -94,9 +94,6 @@ def _transformed(problem, x):
     return residuals_of_waves(problem, kind, points, constants(raw, x.shape[1]))
 
 
-# --- what to say of the value that was found -----------------------------------------
-
-
 def other_solutions(solver):
     """What to know of a solution beside which there may be others, and if to warn."""
     problem, found = solver.problem_, solver.coefficients_

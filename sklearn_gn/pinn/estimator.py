@@ -258,8 +258,6 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         self.verbose = verbose
         self.random_state = random_state
 
-    # -- the fit ----------------------------------------------------------------------
-
     @unchanged_on_failure
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(

@@ -22,6 +22,7 @@ from sklearn_gn.pinn.control import EXHAUSTED_LOSS, FAR, OVERFITTED
 from sklearn_gn.pinn.enrichment import PosedProblem
 from sklearn_gn.pinn.statement import (
     IN_SPITE_OF_IT,
+    LARGEST_ERROR,
     VANISHED,
     fault_of_statement,
     kinks_left_open,
@@ -35,36 +36,34 @@ from sklearn_gn.pinn.windows import (
 )
 
 _MOST = 0.5  # of a loss, an axis or a predicted reduction
-LARGEST_ERROR = 1e-2  # estimated, beyond which a fit has not converged
 _EARLY = 0.1  # of a time budget, which a fit leaves unspent
 # Part of the domain, and of that part at both ends along an axis; of normal residuals,
 # 0.12 has half of the squares.
 _SMALL = 0.05
 
 
+_CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
+
+
 class Case(NamedTuple):
     """A fit that has ended, as the rules see it."""
 
     solver: object
+    log: dict
+    best: int  # row of the log that the network returned belongs to
     reason: StopReason
-    # Loss on fresh points, without what is known to be noise, over that of no solution.
-    share: float
-    is_solved: bool  # whether the equation holds on fresh points
     budget: str | None  # the parameter that ended the fit, if one did
-    said: str  # why the fit ended
+    is_solved: bool  # whether the equation holds on fresh points
 
     @classmethod
     def of(cls, solver, reason):
         """The case of a solver, and of the reason of its stop."""
-        unit = solver._untrained_loss or 1.0
-        share = max(solver.fresh_loss_ - solver._fresh_noise, 0.0) / unit
-        is_solved = math.isfinite(unit) and share <= SOLVED_LOSS
+        log = solver.convergence_log_
+        there = np.isfinite(log["val_loss"]).any()
+        best = int(np.nanargmin(log["val_loss"])) if there else -1
         budget = reason.value if reason.value in _CAUSES else None
-        said = f"{budget} is reached." if budget else reason.advice
-        return cls(solver, reason, share, is_solved, budget, said)
-
-
-_CAUSES = {"max_iter": "iterations", "max_time": "time"}  # of fits that were not done
+        is_solved = solver._share <= SOLVED_LOSS
+        return cls(solver, log, best, reason, budget, is_solved)
 
 
 def advice(solver, reason):
@@ -98,9 +97,8 @@ def limit(solver, reason):
 
 def _unidentified(case):
     """Conditions and observations that leave the solution open: more would not help."""
-    if case.is_solved or not case.reason.is_warned_about:
-        return Finding("stopped", case.solver._unidentified, "problem")
-    return None
+    asked = case.is_solved or not case.reason.is_warned_about
+    return asked and Finding("stopped", case.solver._unidentified, "problem")
 
 
 def _other_solution(case):
@@ -111,18 +109,18 @@ def _other_solution(case):
 
 def _between_points(case):
     """A fit that has ended well, but solves the equation at its points alone."""
-    solver, log = case.solver, case.solver.convergence_log_
-    loss = log["loss"][_best_row(solver)] if len(log["loss"]) else math.inf
+    fresh, losses = case.solver.fresh_loss_, case.log["loss"]
+    loss = losses[case.best] if len(losses) else math.inf
     # Windows of time are judged one by one.
-    is_judged = case.reason.is_warned_about or isinstance(solver._fitted.net, Pieces)
-    if case.is_solved or is_judged or not solver.fresh_loss_ > OVERFITTED * loss:
+    in_windows = isinstance(case.solver._fitted.net, Pieces)
+    is_judged = case.is_solved or case.reason.is_warned_about or in_windows
+    if is_judged or not fresh > OVERFITTED * loss:
         return None
     return Finding(
         "points",
-        f"The loss of the network is {solver.fresh_loss_:.3g} on fresh points, versus "
-        f"{loss:.3g} on its training points. Between these the equation does not "
-        "hold: do not trust the solution. Raise n_interior and n_boundary, or "
-        "lower resample.",
+        f"The loss of the network is {fresh:.3g} on fresh points, versus {loss:.3g} on "
+        "its training points: do not trust the solution between these. Raise "
+        "n_interior and n_boundary, or lower resample.",
         "n_interior",
     )
 
@@ -139,7 +137,7 @@ def _vague(case):
     if not vague or _vanished(case):
         return None
     why = "the equation is not solved well enough to determine them."
-    if "loss_data" in solver.convergence_log_:
+    if "loss_data" in case.log:
         why = (
             "the observations do not determine them. Give more observations, or other "
             "places."
@@ -151,7 +149,7 @@ def _vague(case):
 def _vanished(case):
     """Positive coefficients that have gone to zero, in a fit that is done."""
     solver = case.solver
-    if "loss_data" not in solver.convergence_log_ or _may_go_on(case):
+    if "loss_data" not in case.log or _may_go_on(case):
         return None
     found = [
         name
@@ -163,21 +161,18 @@ def _vanished(case):
     return found and Finding(
         "branch",
         f"The positive coefficients {found} have fallen from their start to nearly "
-        "zero, where the solution no longer depends on them: either they are zero, or "
-        "the fit is in a minimum of its own, and the other coefficients and all "
-        "standard deviations are wrong. Fit again with another random_state and other "
-        "starts, Unknown(initial, positive=True), and take the fit of the smallest "
-        "noise_std_.",
+        "zero: either they are zero, or the fit is in a minimum of its own, and all "
+        "else is wrong. Fit again with another random_state and other starts, "
+        "Unknown(initial, positive=True), and take the fit of the smallest noise_std_.",
         "problem",
     )
 
 
 def _flux(case):
     """A coefficient of the equation that jumps in the solution."""
-    solver = case.solver
     if not (case.is_solved or case.reason is StopReason.STALLED):
         return None
-    text = flux_that_jumps(solver.problem_, solver._evaluated)
+    text = flux_that_jumps(case.solver.problem_, case.solver._evaluated)
     return Finding("stopped", text, "problem")
 
 
@@ -189,7 +184,7 @@ def _undetermined(case):
         "values fit as well. State one of them as a number, or observe other places "
         "or outputs."
     )
-    if "loss_data" not in case.solver.convergence_log_:
+    if "loss_data" not in case.log:
         text = (
             f"Nothing determines the coefficients {names}: give observations, "
             "fit(X, y), or a Condition that they have to meet."
@@ -213,9 +208,8 @@ def _windows_that_end_early(case):
     if budget is None:
         return Finding(
             "stopped",
-            f"{so_far}; after that, not even short windows of time are solved: the "
-            "solution may end there, or change too fast. Try another activation or "
-            "random_state.",
+            f"{so_far}; after that not even short windows are: the solution may end "
+            "there, or change too fast. Try another activation or random_state.",
             "random_state",
         )
     return Finding(
@@ -231,25 +225,21 @@ def _statement(case):
     """What in problem and observations keeps an equation from being solved."""
     if case.is_solved:
         return None
-    solver = case.solver
+    solver, log, best = case.solver, case.log, case.best
     stuck = case.reason is StopReason.STALLED or (case.budget and not _may_go_on(case))
     fault = fault_of_statement(solver, stuck)
-    if not (fault or stuck):
-        return None
     has_functions = isinstance(solver._fitted.model.problem, PosedProblem)
-    if not fault and (found := jumps(solver.problem_, has_functions)):
+    if stuck and not fault and (found := jumps(solver.problem_, has_functions)):
         fault = f"{found[0]} {IN_SPITE_OF_IT}"
+    said = f"{case.budget} is reached." if case.budget else case.reason.advice
     if fault:
-        return Finding("stopped", f"{case.said} {fault}", "problem")
-    log, best = solver.convergence_log_, _best_row(solver)
+        return Finding("stopped", f"{said} {fault}", "problem")
     # Noise may hold a fit up before the weight of the observations has settled.
-    waits = solver._has_settled_weight is False
+    waits = stuck and solver._has_settled_weight is False
     share = log["loss_data"][best] / log["loss"][best] if waits else 0.0
-    if share <= _MOST:
-        return None
-    return Finding(
+    return share > _MOST and Finding(
         "stopped",
-        f"{case.said} The misfit of the observations is {share:.0%} of the loss, and "
+        f"{said} The misfit of the observations is {share:.0%} of the loss, and "
         "their weight (observation_weight='auto') had not settled: solution and "
         "coefficients may follow the noise. If the equation is right, set "
         "observation_weight to a number well below the last one, "
@@ -266,14 +256,13 @@ def _stall(case):
     estimate = solver._estimated_at_end
     larger = "or give larger layers (hidden_layer_sizes)."
     if not estimate > LARGEST_ERROR:
-        found = _limit_of_the_network(solver)
+        found = _limit_of_the_network(case)
     else:
         text = (
             "Its residuals are small, but the estimated relative error of the solution "
-            f"is {estimate:.2g} (error_estimate_): the equation is stiff, or its terms "
-            "and outputs differ in size. State axes and outputs in units in which they "
-            "are of size one, divide each equation by its largest coefficient, solve a "
-            f"part of the domain, {larger}"
+            f"is {estimate:.2g} (error_estimate_), as of stiff equations. State axes "
+            "and outputs in units in which they are of size one, divide each equation "
+            f"by its largest coefficient, solve a part of the domain, {larger}"
         )
         if solver.window_ends_.size:
             text = (
@@ -294,8 +283,8 @@ def _more_digits(case):
     if not case.is_solved:
         return None
     text = (
-        f"The equation is solved: the loss on fresh points is {case.share:.1g} times "
-        "that of an untrained network."
+        "The equation is solved: the loss on fresh points is "
+        f"{solver._share:.1g} times that of an untrained network."
     )
     if solver._has_settled_weight is False:
         text += (
@@ -322,7 +311,7 @@ def _budget(case):
         text += " The network was still growing: with more time it gets more neurons."
         return Finding(_CAUSES[budget], text + concentration(solver), budget)
     spent = "iterations" if budget == "max_iter" else "seconds"
-    found = _limit_of_the_network(solver)
+    found = _limit_of_the_network(case)
     text = (
         f"{budget} is reached, but more {spent} alone would not help: the loss on "
         "fresh points has not halved lately, and the equation does not hold. "
@@ -355,7 +344,7 @@ def why_early(run):
 
 def _may_go_on(case):
     """Whether a fit ran out of budget while its loss was falling, or may yet fall."""
-    losses = case.solver.convergence_log_["val_loss"]
+    losses = case.log["val_loss"]
     if case.budget is None:
         return False
     if len(losses) < FEW_ITERATIONS or not np.isfinite(losses).any():
@@ -365,9 +354,9 @@ def _may_go_on(case):
     return np.nanmin(losses) <= FALL * lowest
 
 
-def _limit_of_the_network(solver):
+def _limit_of_the_network(case):
     """What limits the network that is returned, and what to change."""
-    log, best = solver.convergence_log_, _best_row(solver)
+    solver, log, best = case.solver, case.log, case.best
     loss = log["loss"][best]
     # Where later networks overfit, the best one is an early one.
     overfitted = log["val_loss"][-1] > FAR * log["loss"][-1]
@@ -417,12 +406,6 @@ def _limit_of_the_network(solver):
     )
 
 
-def _best_row(solver):
-    """The row of the log that the network returned belongs to."""
-    losses = solver.convergence_log_["val_loss"]
-    return int(np.nanargmin(losses)) if np.isfinite(losses).any() else -1
-
-
 def take_back_convergence(solver, run):
     """Let a fit be stalled that ended by its loss, though it may be far from right.
 
@@ -438,10 +421,10 @@ def take_back_convergence(solver, run):
     wrong = solver._unidentified or any(f.text for rule in rules if (f := rule(case)))
     wrong = wrong or (not case.is_solved and kinks_left_open(solver.problem_))
     if not wrong:
-        posterior, unit = solver._posterior, solver._untrained_loss
+        posterior = solver._posterior
         is_inverse = solver.problem_.unknown or (posterior and posterior.n_observations)
         judged = posterior is not None or solver._window_points is not None
-        exhausted = solver.fresh_loss_ <= EXHAUSTED_LOSS * unit
+        exhausted = solver._share <= EXHAUSTED_LOSS
         if is_inverse or not judged or solver._is_accurate or exhausted:
             return
         if solver.max_time is None or (  # it compiles, like the first iteration
@@ -451,7 +434,7 @@ def take_back_convergence(solver, run):
             solver._estimated_at_end = solver.error_estimate_
             if not solver._estimated_at_end > LARGEST_ERROR:
                 return
-        elif solver.fresh_loss_ <= WELL_SOLVED_LOSS * unit:
+        elif solver._share <= WELL_SOLVED_LOSS:
             return
         else:
             reason = StopReason.MAX_TIME
@@ -463,28 +446,15 @@ def take_back_convergence(solver, run):
     solver.converged_, solver.stop_reason_ = False, reason.value
 
 
-def solved_until(solution, domain, untrained_loss):
-    """Time up to which windows are solved; infinite if all of it is."""
-    ((low, high),) = domain.bounds
-    times = low, *solution.ends(domain).tolist()
-    solved = [loss <= SOLVED_LOSS * untrained_loss for loss in solution.losses]
-    until = times[(*solved, False).index(False)]
-    return math.inf if until >= high else until
-
-
 def warn_of_doubts(solver):
     """Warn of what is not to be trusted, is left open, or may not be what was meant."""
     case = Case.of(solver, StopReason(solver.stop_reason_))
-    found = (rule(case) for rule in _NOT_SOLVED)
-    texts = [finding.text for finding in found if finding]
-    if solver.fresh_loss_ <= SOLVED_LOSS * solver._untrained_loss:
+    texts = [finding.text for rule in _NOT_SOLVED if (finding := rule(case))]
+    if case.is_solved:
         text, is_doubtful = eigenvalues.other_solutions(solver)
-        texts.append(text if is_doubtful else "")
+        texts.append(is_doubtful and text)
     for text in filter(None, (*texts, solver._unidentified)):
         warn_user(text, ConvergenceWarning)
-
-
-# --- where an equation does not hold --------------------------------------------------
 
 
 def concentration(solver):

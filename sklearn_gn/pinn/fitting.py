@@ -33,7 +33,6 @@ from sklearn_gn.pinn.enrichment import NAMES, enriched
 from sklearn_gn.pinn.model import (
     FIRST_WIDTHS,
     MOST_WEIGHTS,
-    ClassModel,
     DerivativeRows,
     Features,
     Model,
@@ -147,7 +146,18 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
         if (batch := getattr(data, name)) is not None:
             scale = batch.scale / model.classes[-1].size
             data = data._replace(**{name: batch._replace(scale=scale)})
-    start = _network_of_before(solver, untrained) if is_resumed else untrained
+    start = untrained
+    if is_resumed:  # it may have grown
+        before, grows = solver._fitted.net, chooses_layers
+        nets = windows.last_network(before), untrained
+        shapes, wanted = (list(map(np.shape, backend.leaves(net))) for net in nets)
+        ends = [(len(s), s[0][:1], s[-2][1:], s[-1]) for s in (shapes, wanted)]
+        if shapes != wanted and not (grows and ends[0] == ends[1]):
+            raise ValueError(
+                "warm_start=True continues with a network of the previous layers, "
+                f"{shapes[:-1]}, not with one of {wanted[:-1]}."
+            )
+        start = backend.map_leaves(solver._cast, before if grows else nets[0])
     if chooses_penalties and affordable(len(data.training.x), n_weights(start)):
         from sklearn_gn.pinn import regression
 
@@ -169,7 +179,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
             few_axes = model.problem.domain.dim <= iteration.FEW_AXES
             sampling = "residual" if growth is not None and few_axes else "sobol"
         if chooses_weight and observed:
-            n_equations = model.classes[0].residual.n_outputs
+            n_equations = model.classes[0].n_outputs
             has_functions = len(model.problem.outputs) > n_equations
             noise = weights.observed(data.training, len(data.observed), has_functions)
     # The fall of the loss, and the estimated error, at which the fit ends.
@@ -204,7 +214,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     if method.name == "ssbroyden":
         numbers = 3 * n**2
     elif is_dngd:
-        m = sum(points) * max(kind.residual.n_outputs for kind in model.classes)
+        m = sum(points) * max(kind.n_outputs for kind in model.classes)
         m += data.training.data.size if observed else 0
         dense = solver.rank is None and min(m, n) <= DENSE
         numbers = 3 * min(m, n) ** 2 if dense else 2 * m * (solver.rank or RANK)
@@ -257,9 +267,6 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     return solver
 
 
-# --- network and residual classes ----------------------------------------------------
-
-
 def untrained_network(problem, network, hidden_layer_sizes, rng, dtype, device):
     """Parameters to start from, and the Features of a network of the user's or None."""
     unknown, n_outputs = problem.unknown.values(), problem.n_network_outputs
@@ -296,31 +303,17 @@ def models(
             kinds = problem.residual_classes()
             for kind, needed, own in zip(kinds, all_rows, sizes, strict=False):
                 kind, own = in_units(kind, own, of_one_size)
-                classes.append(ClassModel(kind, needed, own))
+                classes.append(kind._replace(rows=needed, size=own))
             rows = rows if probed is None else all_rows[-1]
         if data is not None:  # in units of the observed outputs
             units = [k for k in observed if not callable(k)] if problem.scale else []
             units = np.array(problem.scale)[units] if units else np.ones(1)
             size = float(np.sqrt(np.mean(np.square(units))))
-            classes.append(ClassModel(data, rows, size))
+            classes.append(data._replace(rows=rows, size=size))
         if features is not None:
             classes = [known._replace(rows=None) for known in classes]
         found.append(Model(problem, frame, tuple(classes), features))
     return tuple(found)
-
-
-def _network_of_before(solver, new):
-    """Return the network of the previous fit, for ``warm_start``; it may have grown."""
-    before, grows = solver._fitted.net, isinstance(solver.hidden_layer_sizes, str)
-    last = windows.last_network(before)
-    shapes, wanted = (list(map(np.shape, backend.leaves(net))) for net in (last, new))
-    ends = [(len(s), s[0][:1], s[-2][1:], s[-1]) for s in (shapes, wanted)]
-    if shapes != wanted and not (grows and ends[0] == ends[1]):
-        raise ValueError(
-            "warm_start=True continues with a network of the previous layers, "
-            f"{shapes[:-1]}, not with one of {wanted[:-1]}."
-        )
-    return backend.map_leaves(solver._cast, before if grows else last)
 
 
 # --- fitted attributes ---------------------------------------------------------------
@@ -351,9 +344,12 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver.window_ends_ = np.zeros(0)
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
     if isinstance(fitted.net, windows.Pieces):
-        solver.window_ends_ = fitted.net.ends(problem.domain)
-        given = fitted.net, problem.domain, now.first_fresh
-        solver._solved_until = findings.solved_until(*given)
+        solver.window_ends_ = ends = fitted.net.ends(problem.domain)
+        ((low, high),) = problem.domain.bounds
+        solved = fitted.net.losses <= windows.SOLVED_LOSS * now.first_fresh
+        n_solved = np.argmin([*solved, False])  # before the first that is not
+        until = (low, *ends.tolist())[n_solved]
+        solver._solved_until = math.inf if until >= high else until
     with backend.scope(solver.dtype, solver.device):
         # Losses in training, on fresh points, and of noise, which is known once the
         # weight of the observations has fallen.
@@ -362,10 +358,11 @@ def _set_fitted(solver, run, fitted, n_observations):
             fresh = run.val_loss(net) if run.val_loss is not None else math.nan
         losses = iteration.losses_of_classes(model, net, state.batches)
         solver.loss_, solver.fresh_loss_ = float(losses.sum()) * scale, fresh * scale
-        solver._fresh_noise = 0.0
+        solver._share, noise = math.nan, 0.0
         if now.weighing.weight != 1:
-            *_, noise = iteration.fresh_losses(run.data, settings, net, state)
-            solver._fresh_noise = float(noise)
+            noise = iteration.fresh_losses(run.data, settings, net, state)[-1]
+        if math.isfinite(now.first_fresh):
+            solver._share = max(fresh - float(noise), 0.0) / (now.first_fresh or 1.0)
         solver.gram_spectrum_ = np.zeros(0)
         small = settings.steps.rank is not None or min(solver._sizes) <= MOST_WEIGHTS
         if run.solver.name == "dngd" and small:
@@ -412,7 +409,7 @@ def _set_posterior(solver, run, fitted, n_observations):
     if fitted.problem is not None and n_observations:
         from sklearn_gn.pinn import unknown_functions as unknown
 
-        given = fitted.problem, fitted.observed, model.classes[0].residual.n_outputs
+        given = fitted.problem, fitted.observed, model.classes[0].n_outputs
         functions = unknown.unknown_functions(*given)
     if functions:
         solver._posterior = unknown.FunctionPosterior(*known, functions)
@@ -422,23 +419,19 @@ def _set_posterior(solver, run, fitted, n_observations):
 
 def _set_coefficients(solver, n_observations):
     """Coefficients and their deviations, infinite where nothing determines them."""
-
-    def plain(values):
-        arrays = {name: np.asarray(a, np.float64) for name, a in values.items()}
-        return {name: a if a.ndim else float(a) for name, a in arrays.items()}
-
     fitted, posterior = solver._fitted, solver._posterior
     extra = windows.last_network(fitted.net).extra
-    values = plain(coefficient_values(fitted.model.problem, extra))
+    values = coefficient_values(fitted.model.problem, extra)
+    values = {name: np.asarray(value, np.float64) for name, value in values.items()}
     free = without_data(fitted.problem) if values and not n_observations else []
     deviations = {name: np.nan * value for name, value in values.items()}
     if values and posterior is not None:
-        found = posterior.coefficient_deviations()
-        deviations = {name: found[name] for name in values}
-        for name, size in deviations.items():
+        for name, size in posterior.coefficient_deviations().items():
             known = (size != 0) & (name not in free)
             deviations[name] = np.where(known, size, np.inf)
-    deviations = plain(deviations)
     solver._undetermined = [n for n, s in deviations.items() if np.isinf(s).any()]
     solver._said_undetermined = free  # before the fit
-    solver.coefficients_, solver.coefficients_std_ = values, deviations
+    solver.coefficients_, solver.coefficients_std_ = (
+        {name: a if np.ndim(a) else float(a) for name, a in found.items()}
+        for found in (values, deviations)
+    )

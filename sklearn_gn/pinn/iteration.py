@@ -22,7 +22,6 @@ from sklearn_gn.pinn.control import (
     Clock,
     Control,
     Level,
-    Sizes,
     decide,
     points_for,
     refined,
@@ -124,7 +123,7 @@ class Sampler:
 
     def draw(self, model, seed, stage, number, net=None):
         """Draw the points of all residual classes except observations."""
-        if model.classes[0].residual.name == "data":  # without an equation
+        if model.classes[0].name == "data":  # without an equation
             return ()
         rng = np.random.RandomState([seed, stage, number])
         problem, follows = model.problem, self.method == "residual" and net is not None
@@ -133,8 +132,8 @@ class Sampler:
         source = np.random.RandomState([seed, stage, 0]) if follows else rng
         points = problem.sample(self.n_interior, self.n_boundary, source, method)
 
-        def batch_of_class(known):
-            kind, size = known.residual, known.size if self.in_units else 1.0
+        def batch_of_class(kind):
+            size = kind.size if self.in_units else 1.0
             x, data = points[kind.name]
             # Points that differ, each with the number of the given ones that it is.
             codes = row_codes(x.reshape(len(x), -1), data)  # of 100,000 axes, maybe
@@ -156,7 +155,7 @@ class Sampler:
         pool = type(own)(problem._all_points(x[:, None]), x[:, :0])
         candidates = batch_of(*pool, 1.0, self.dtype, axes)
         r = pieces.residuals(model, net, (candidates, *batches[1:]), batches)
-        rows = r[: len(x) * model.classes[0].residual.n_outputs].reshape(len(x), -1)
+        rows = r[: len(x) * model.classes[0].n_outputs].reshape(len(x), -1)
         square = np.sum(np.square(rows, dtype=float), axis=1)
         if not 0 < square.sum() < np.inf or np.count_nonzero(square) < n:
             return batches
@@ -169,10 +168,10 @@ class Sampler:
     def fresh(self, model, seed, times=1):
         """Draw more points, which no fit trains on, or so many times as many."""
         few = model.problem.domain.dim <= FEW_AXES
-        least = LEAST_POINTS if few else Sizes(0, 0)
+        least = LEAST_POINTS if few else (0, 0)
         both = zip((self.n_interior, self.n_boundary), least, strict=True)
-        sizes = (times * _FRESH_SHARE * max(own) for own in both)
-        larger = replace(self, **Sizes(*sizes)._asdict())
+        n_interior, n_boundary = (times * _FRESH_SHARE * max(own) for own in both)
+        larger = replace(self, n_interior=n_interior, n_boundary=n_boundary)
         return larger.draw(model, seed, 0, _FRESH)
 
 
@@ -215,7 +214,7 @@ def prepare(observations, settings):
 def initial_state(points, net, settings):
     """Return the state at the start, on the first points."""
     model, march, level = settings.models[0], None, Level()
-    if isinstance(model.classes[-1].residual.function, SinceBefore):
+    if isinstance(model.classes[-1].function, SinceBefore):
         march = windows.TimeMarching()
         if isinstance(net, windows.Pieces):
             march, level = windows.marches(net)[-1], Level(before=net.losses[-1])
@@ -269,7 +268,8 @@ def _draw(points, settings, stage, number, net, control):
     model, march, sampler = settings.models[stage], control.march, settings.sampler
     if settings.growth is not None and settings.growth.points:
         given = model.problem.residual_classes(), n_weights(net), control.level.times
-        sampler = replace(sampler, **points_for(*given)._asdict())
+        n_interior, n_boundary = points_for(*given)
+        sampler = replace(sampler, n_interior=n_interior, n_boundary=n_boundary)
     in_window = march is not None and march.active
     # The points of a window are those of all time, moved: they do not follow residuals.
     followed = None if in_window else net
@@ -303,7 +303,7 @@ def finish_iteration(points, state, settings, step):
     state, march = state._replace(control=control), control.march
     # What the log holds beside that of all solvers.
     extra = {
-        f"loss_{kind.residual.name}": float(value)
+        f"loss_{kind.name}": float(value)
         for kind, value in zip(model.classes, step.class_losses, strict=True)
     }
     if march is not None:

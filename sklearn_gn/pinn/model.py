@@ -60,20 +60,12 @@ class Batch(NamedTuple):
     axes: jnp.ndarray | None = None  # (s,)  axes from which Laplacians are estimated
 
 
-class ClassModel(NamedTuple):
-    """A residual class, with what it needs of the network."""
-
-    residual: Any  # function(fields, points, data, coefficients) -> (k,)
-    rows: DerivativeRows | None  # None: the network itself is differentiated
-    size: float = 1.0  # change of the residuals with a solution of size one
-
-
 class Model(NamedTuple):
     """What is fixed when functions are compiled."""
 
     problem: Any
     activations: tuple
-    classes: tuple  # of ClassModel
+    classes: tuple  # of ResidualClass
     features: Any = None  # Features, where the network is not the one made here
 
 

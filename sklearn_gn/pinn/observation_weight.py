@@ -14,23 +14,15 @@ and E the loss of the equation and its conditions. Two parts of E matter:
   the observations that falls like w: its share rises like 1 / w.
 
 So the weight begins with one, and falls until hardly a parameter is spent on the noise
-and the equation is solved, as long as the share of E falls with it:
-
-- It changes where the loss has settled: before that, a large misfit says nothing about
-  noise. It waits until E, on fresh points, has settled, too, and fallen with w since
-  the last change. Its share may have risen threefold, not tenfold: E is found too small
-  where it is still growing, as the solution bends to the noise.
-- It never rises, so that losses on fresh points before and after a change compare: the
-  same network has a lower one after.
-- It changes only while the misfit is less than half of the observations' variance:
-  a larger one says that the coefficients are wrong, not that the noise is large.
-- Exact observations have residuals as small as the equation's, and keep the weight one.
-- Outputs of different noise count by it: where the weight changes, each misfit is
-  divided by the standard deviation of its output's misfits, and again where the loss
-  has settled, until these stay. So precise outputs determine the coefficients. All
-  together keep the loss that they had.
-- Unknown functions follow the noise at no loss of the equation, so that its share says
-  nothing: with them the weight falls until E is w M, the ratio of the mean squares.
+and the equation is solved, as long as the share of E falls with it. It changes where
+the losses have settled, and only while the misfit is less than half of the
+observations' variance: a larger one says that the coefficients are wrong. The share may
+have risen threefold, as E is found too small where it is still growing. The weight
+never rises, so that losses on fresh points compare. Exact observations have residuals
+as small as the equation's, and keep the weight one. Where outputs have different noise,
+each misfit is divided by its output's standard deviation whenever the weight changes,
+and again until these stay. Unknown functions follow the noise at no loss of the
+equation: with them the weight falls until E is w M, the ratio of the mean squares.
 """
 
 import math
@@ -172,7 +164,7 @@ def has_settled(falls, equation=()):
 def changed(weighing, known, model, net, batches):
     """The weighing of the next iteration, and the batches with it."""
     data, kind = batches[-1], model.classes[-1]
-    factors, stays, k = weighing.factors, True, kind.residual.n_outputs
+    factors, stays, k = weighing.factors, True, kind.n_outputs
     if data.data.shape[1] > k and not known.has_functions:
         before = np.array(factors or (1.0,) * k)
         squares = (class_residuals(model, kind, net, data).astype(float) / before) ** 2

@@ -17,6 +17,7 @@ from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.devices import by_rows
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.linalg import jacobian as operators
+from sklearn_gn.linalg.factors import with_rows
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import residuals as of_points
 from sklearn_gn.pinn.model import Richer
@@ -61,9 +62,6 @@ def cut(classes, batches, like=None):
     return found
 
 
-# --- what is computed of them --------------------------------------------------------
-
-
 def residuals(model, net, batches, like=None):
     """Return the residuals of all points, in NumPy; ``like`` as for :func:`cut`."""
     parts = cut(model.classes, batches, like)
@@ -79,9 +77,7 @@ def class_residuals(model, kind, net, batch):
 
 _compiled = partial(jit_by_size, largest=0, medium=2**15)
 _residuals = _compiled(of_points.residuals, static_argnames="model")
-_of_class = _compiled(
-    of_points.class_residuals, static_argnames=("model", "class_model")
-)
+_of_class = _compiled(of_points.class_residuals, static_argnames=("model", "kind"))
 
 
 def linear_system(model, net, batches):
@@ -151,14 +147,13 @@ def dense_jacobian_of_piece(model, net, piece):
     return r, np.hstack([part.dense, part.extra]) if part.extra.size else part.dense
 
 
-def sums_over_pieces(model, net, points, like=None):
-    """``J^T J``, ``J^T r`` and ``|r|^2`` of all points; ``like`` as in ``cut``."""
-    gramian = gradient = square = 0.0
+def factor_over_pieces(model, net, points, like=None):
+    """Triangular factor of ``[J, r]`` of all points; ``like`` as in ``cut``."""
+    root = np.zeros((dimension(net) + 1,) * 2)
     for piece in cut(model.classes, points, like):
         r, rows = dense_jacobian_of_piece(model, net, piece)
-        gramian, gradient = gramian + rows.T @ rows, gradient + rows.T @ r
-        square = square + np.sum(r**2)
-    return gramian, gradient, square
+        root = with_rows(root, np.column_stack([rows, r]))
+    return root
 
 
 def joined(model, batches, parts, found):
@@ -168,7 +163,7 @@ def joined(model, batches, parts, found):
         return found[0]
     classes, start = [], 0
     for kind, batch, part in zip(model.classes, batches, parts[0], strict=True):
-        k = kind.residual.n_outputs
+        k = kind.n_outputs
         stop = start + k * len(part.x)
         rows = np.concatenate([one[start:stop] for one in found])
         classes.append(rows[: k * len(batch.x)])

@@ -34,6 +34,7 @@ class SolutionMixin(PredictionIntervalMixin):
     """Predictions of a fitted solver."""
 
     _error_estimate: float | None  # None until it is computed
+    _share: float  # loss on fresh points but for noise, over that of no solution
     _window_points: tuple | None  # fresh ones, of a fit in windows
     _draw_fresh: Callable[..., tuple]  # draws fresh points of the conditions
 
@@ -289,29 +290,25 @@ class SolutionMixin(PredictionIntervalMixin):
     @property
     def error_estimate_(self) -> float:
         """Estimate of the relative L2 error of the solution, from its residuals."""
-        check_is_fitted(self)
-        if self._error_estimate is None:
-            with backend.scope("float64", self._dtype_and_device()[1]):
-                self._error_estimate = self._estimated_error()
-        return self._error_estimate
-
-    def _estimated_error(self):
-        from sklearn_gn.pinn import error_estimate
+        from sklearn_gn.pinn import error_estimate as estimates
         from sklearn_gn.pinn.statement import kinks_left_open
         from sklearn_gn.pinn.windows import SOLVED_LOSS
 
-        fitted, known = self._fitted, self._posterior
-        is_open = fitted.problem is None or (
-            self.fresh_loss_ > SOLVED_LOSS * self._untrained_loss
-            and kinks_left_open(fitted.problem)
-        )
-        if not is_open and known is not None:
-            given = known.model, known.net, known.batches, known.fresh
-            return error_estimate.relative_error_estimate(*given, self._draw_fresh)
-        if not is_open and self._window_points is not None:
-            given = fitted.model, fitted.net, self._window_points
-            return error_estimate.relative_error_in_windows(*given)
-        return math.nan
+        check_is_fitted(self)
+        if self._error_estimate is None:
+            fitted, known, found = self._fitted, self._posterior, math.nan
+            is_known = fitted.problem is not None and (
+                self._share <= SOLVED_LOSS or not kinks_left_open(fitted.problem)
+            )
+            with backend.scope("float64", self._dtype_and_device()[1]):
+                if is_known and known is not None:
+                    given = known.model, known.net, known.batches, known.fresh
+                    found = estimates.relative_error_estimate(*given, self._draw_fresh)
+                elif is_known and self._window_points is not None:
+                    given = fitted.model, fitted.net, self._window_points
+                    found = estimates.relative_error_in_windows(*given)
+            self._error_estimate = found
+        return self._error_estimate
 
     def relative_error(
         self,

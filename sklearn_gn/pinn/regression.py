@@ -97,9 +97,6 @@ def _rows_of(batch):
     return Rows(x, y, weight / weight.sum())
 
 
-# --- fitted attributes ---------------------------------------------------------------
-
-
 class EvidencePosterior(NamedTuple):
     """Standard deviations of the outputs, from the posterior of the parameters."""
 
@@ -123,7 +120,6 @@ def _set_fitted(solver, run, fitted):
     solver._fitted, solver.problem_, solver._error_estimate = fitted, None, None
     set_layers(solver, fitted)
     solver._sizes = len(net.theta), len(rows.x) * layers.n_values
-    solver._untrained_loss = math.nan
     n_parameters = known.n_effective_parameters
     solver._posterior = EvidencePosterior(
         layers,

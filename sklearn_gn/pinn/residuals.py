@@ -31,7 +31,6 @@ from sklearn_gn.pde.local_functions import LocalFunction, points_of_row
 from sklearn_gn.pde.residual_classes import call, first_large_term, flat
 from sklearn_gn.pinn.model import (
     Batch,
-    ClassModel,
     DerivativeRows,
     Model,
     coefficients,
@@ -45,8 +44,8 @@ from sklearn_gn.pinn.model import (
 def residuals(model, params, batches):
     """The vector r of shape (m,), weighted, one class after the other."""
     parts = []
-    for class_model, batch in zip(model.classes, batches, strict=True):
-        rho = class_residuals(model, class_model, params, batch)
+    for kind, batch in zip(model.classes, batches, strict=True):
+        rho = class_residuals(model, kind, params, batch)
         parts.append((batch.scale[:, None] * rho).reshape(-1))
     return jnp.concatenate(parts)
 
@@ -54,8 +53,8 @@ def residuals(model, params, batches):
 def residual_counts(classes, batches):
     """Number of residuals of each class at its points."""
     return [
-        len(batch.x) * class_model.residual.n_outputs
-        for class_model, batch in zip(classes, batches, strict=True)
+        len(batch.x) * kind.n_outputs
+        for kind, batch in zip(classes, batches, strict=True)
     ]
 
 
@@ -67,18 +66,18 @@ def class_losses(model, batches, r):
     return total(xp.stack([0.5 * (part**2).sum() for part in parts]))
 
 
-def class_residuals(model, class_model, params, batch):
+def class_residuals(model, kind, params, batch):
     """Residuals of a class as they are, of shape (N, k)."""
-    if class_model.rows is None:
-        one = partial(_row_from_network, model, class_model, batch.axes, params)
+    if kind.rows is None:
+        one = partial(_row_from_network, model, kind, batch.axes, params)
         return jax.vmap(one)(batch.x, batch.data)
-    return _by_rows(model, class_model, params, batch)[0]
+    return _by_rows(model, kind, params, batch)[0]
 
 
 def check_is_defined(model, params, batches):
     """Raise a ValueError if a residual of the network to start from is NaN or huge."""
     for kind, batch in zip(model.classes, batches, strict=True):
-        if model.features is not None or kind.residual.name == "data":
+        if model.features is not None or kind.name == "data":
             continue
         rows = np.asarray(class_residuals(model, kind, params, batch))
         most = math.sqrt(np.finfo(rows.dtype).max)
@@ -87,7 +86,7 @@ def check_is_defined(model, params, batches):
             x, data = (np.asarray(a)[bad.argmax()] for a in (batch.x, batch.data))
             row = partial(_row_from_network, model, kind, batch.axes, params)
             raise ValueError(
-                f"The residual {kind.residual.name!r} is NaN or too large at "
+                f"The residual {kind.name!r} is NaN or too large at "
                 f"{x[0].round(6).tolist()} for the network to start from, by the term "
                 f"{first_large_term(row, most, x, data)}. A solution that is positive "
                 "may be negative during the fit: write jnp.maximum(u(x), 0) ** 1.5. "
@@ -116,11 +115,11 @@ def rows_of_jacobian(model, params, batches):
 # --- the Jacobian of a class ---------------------------------------------------------
 
 
-def _class_jacobian(model, class_model, params, batch):
-    if class_model.rows is None:
-        return _dense_jacobian(model, class_model, params, batch)
+def _class_jacobian(model, kind, params, batch):
+    if kind.rows is None:
+        return _dense_jacobian(model, kind, params, batch)
     (n, points, _), dtype = batch.x.shape, batch.scale.dtype
-    rows = class_model.rows
+    rows = kind.rows
     taps = [
         jnp.zeros((n * points, rows.size, matrix.shape[1]), dtype)
         for matrix in params.layers
@@ -128,7 +127,7 @@ def _class_jacobian(model, class_model, params, batch):
 
     def tapped(taps, extra):
         own = params._replace(extra=extra)
-        rho, inputs = _by_rows(model, class_model, own, batch, taps)
+        rho, inputs = _by_rows(model, kind, own, batch, taps)
         return batch.scale[:, None] * rho, inputs
 
     rho, pull, inputs = jax.vjp(
@@ -151,9 +150,9 @@ def _class_jacobian(model, class_model, params, batch):
     return rho.reshape(-1), Part(tuple(layers), empty, extra.reshape(n * k, -1))
 
 
-def _dense_jacobian(model, class_model, params, batch):
+def _dense_jacobian(model, kind, params, batch):
     def one(params, x, data):
-        return _row_from_network(model, class_model, batch.axes, params, x, data)
+        return _row_from_network(model, kind, batch.axes, params, x, data)
 
     rho = jax.vmap(partial(one, params))(batch.x, batch.data)
     derivative = jax.vmap(jax.jacrev(one), in_axes=(None, 0, 0))
@@ -165,34 +164,31 @@ def _dense_jacobian(model, class_model, params, batch):
     return (scale * rho).reshape(-1), part
 
 
-# --- residuals of one row ------------------------------------------------------------
-
-
-def row_residuals(model, class_model, functions, points, data, extra, axes):
+def row_residuals(model, kind, functions, points, data, extra, axes):
     """Residuals of one row, for functions of x at each of its points."""
     given = points, data, coefficients(model.problem, extra), axes
-    return model.problem._residuals_at(class_model.residual, functions, *given)
+    return model.problem._residuals_at(kind, functions, *given)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def row_from_top(model, class_model, axes, top, x, data, extra):
+def row_from_top(model, kind, axes, top, x, data, extra):
     """Residuals of one row, from rows of the last layer of shape (P C, q)."""
-    rows, points = class_model.rows, points_of_row(x)
+    rows, points = kind.rows, points_of_row(x)
     functions = [
         local_field(top[p * rows.size : (p + 1) * rows.size], point, rows, axes)
         for p, point in enumerate(points)
     ]
-    return row_residuals(model, class_model, functions, points, data, extra, axes)
+    return row_residuals(model, kind, functions, points, data, extra, axes)
 
 
-def _row_from_network(model, class_model, axes, params, x, data):
+def _row_from_network(model, kind, axes, params, x, data):
     functions = [partial(network, model, params)] * x.shape[0]
-    return row_residuals(model, class_model, functions, x, data, params.extra, axes)
+    return row_residuals(model, kind, functions, x, data, params.extra, axes)
 
 
-def _stacks(model, class_model, batch):
+def _stacks(model, kind, batch):
     """The stack of the network's inputs, or ScaledAxes."""
-    (n, points, dim), rows = batch.x.shape, class_model.rows
+    (n, points, dim), rows = batch.x.shape, kind.rows
     x, embedding = batch.x.reshape(n * points, dim), model.problem.embedding
     if batch.axes is not None and not model.problem.periodic:
         # Inputs that are the axes, scaled one by one.
@@ -204,19 +200,16 @@ def _stacks(model, class_model, batch):
     return jax.vmap(make)(x)
 
 
-def _by_rows(model, class_model, params, batch, taps=None):
+def _by_rows(model, kind, params, batch, taps=None):
     """Residuals (N, k) as they are, and the stacks that the layers were given."""
-    stacks, rows = _stacks(model, class_model, batch), class_model.rows
+    stacks, rows = _stacks(model, kind, batch), kind.rows
     given = params.layers, stacks, rows, taps, model.problem.n_functions
     top, inputs = propagate(model.activations, *given)
     n, points, _ = batch.x.shape
     top = top.reshape(n, points * rows.size, -1)
-    one = partial(row_from_top, model, class_model, batch.axes)
+    one = partial(row_from_top, model, kind, batch.axes)
     found = jax.vmap(one, (0, 0, 0, None))(top, batch.x, batch.data, params.extra)
     return found, inputs
-
-
-# --- residuals of observations --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -279,7 +272,7 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
     dim = problem.domain.dim if axes is None else len(axes)
     pairs = [(i, j) for i in range(dim) for j in range(i, dim)]
     full = DerivativeRows(tuple(range(dim)), tuple((pair,) for pair in pairs))
-    classes = tuple(ClassModel(kind, full) for kind in kinds)
+    classes = tuple(kind._replace(rows=full) for kind in kinds)
     q = problem.n_network_outputs
     tops = tuple(
         rng.uniform(-1, 1, (*batch.x.shape[:2], full.size, q)) for batch in few
@@ -298,7 +291,8 @@ def rows_and_sizes(problem, extra, axes=None, observed=None):
         sizes.append(np.sqrt(np.where(usual > 0, usual, squares.mean(axis=0))))
         slopes = np.moveaxis(slopes, 3, 0).reshape(full.size, -1)
         found.append(_rows_from_slopes(slopes, pairs, dim))
-    classes = tuple(map(ClassModel, kinds, found))
+    pairs = zip(kinds, found, strict=True)
+    classes = tuple(kind._replace(rows=rows) for kind, rows in pairs)
     # Classes that need more than their rows, by the residuals of a wave. The known
     # functions, the last inputs, vary more than once.
     n_plain = problem.n_inputs - problem.n_functions

@@ -79,9 +79,6 @@ def output_slopes(model, net, x):
     return values, jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(flat, x)
 
 
-# --- errors --------------------------------------------------------------------------
-
-
 def reference(problem, rng):
     """How many points to compare at, points of a problem, its exact solution there."""
     n = max(64, min(MANY_POINTS, AT_ONCE // problem.domain.dim))
@@ -101,9 +98,6 @@ def relative_errors(problem, found, exact):
     error, exact = squares(found - exact), squares(exact)
     with np.errstate(divide="ignore", invalid="ignore"):  # of outputs not known
         return np.sqrt(error.sum() / exact.sum()), np.sqrt(error / exact)
-
-
-# --- error bars ----------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -137,10 +131,10 @@ class Posterior(StoredWithoutCaches):
             found, stop, left = [], 0, np.ones(1)
             each = zip(model.classes, self.batches, fresh_r, strict=True)
             for kind, batch, own in each:
-                q, n = kind.residual.n_outputs, len(batch.x)
+                q, n = kind.n_outputs, len(batch.x)
                 rows = slice(stop, stop + q * n)
                 stop = rows.stop
-                if kind.residual.name != "data":
+                if kind.name != "data":
                     found.append(np.full(q * n, safe_norm(own, -1) / math.sqrt(q * n)))
                     continue
                 # Unweighted misfits have the variance |r|^2 / |scale|^2. A weight w of
@@ -170,7 +164,7 @@ class Posterior(StoredWithoutCaches):
     def noise_deviation(self):
         """Standard deviations (k,) of observations of weight one."""
         data, kind = self.batches[-1], self.model.classes[-1]
-        n_rows = len(data.x) * kind.residual.n_outputs
+        n_rows = len(data.x) * kind.n_outputs
         # Every row of an output has the same, but those of padding, zero.
         rows = self._factored[1][-n_rows:]
         deviations = rows.reshape(len(data.x), -1).max(axis=0)

@@ -21,7 +21,7 @@ import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
-from sklearn_gn.linalg.factors import factor
+from sklearn_gn.linalg.factors import Factor, with_rows
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Points, Robin
 from sklearn_gn.pde.domains import AT_ONCE
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
@@ -34,11 +34,12 @@ from sklearn_gn.pde.reading import (
 )
 from sklearn_gn.pinn.model import MOST_WEIGHTS
 from sklearn_gn.pinn.observation_weight import is_noise
-from sklearn_gn.pinn.pieces import sums_over_pieces
+from sklearn_gn.pinn.pieces import factor_over_pieces
 from sklearn_gn.pinn.windows import Pieces
 
 VANISHED = 1e-2  # a positive coefficient, relative to its start
 _FREE, _SURELY_FREE = 200.0, 1e4  # changes that residuals do not see
+LARGEST_ERROR = 1e-2  # relative, beyond which a solution is not known
 IN_SPITE_OF_IT = "error_estimate_ says how accurate the solution is nevertheless."
 
 
@@ -145,12 +146,10 @@ _reading = lru_cache(maxsize=4)(Reading)
 def unidentified(solver, run):
     """What equation, conditions and observations leave open; "" if nothing is known."""
     model, net, problem, *_ = solver._fitted
-    untrained_loss = solver._untrained_loss
     if isinstance(net, Pieces):  # windows of time go on from an initial condition
         return ""
     missing = missing_conditions(model)
-    forgotten = forgotten_conditions(model, missing)
-    if forgotten:
+    if forgotten := forgotten_conditions(model, missing):
         return f"The solution is not determined. {_all_missing(forgotten)}"
     free, _ = free_parts(model, run.final_state.batches)
     free &= ~np.isin(problem.outputs, problem.up_to_constant)
@@ -164,24 +163,58 @@ def unidentified(solver, run):
             "or name the output in up_to_constant of the problem if the constant does "
             "not matter."
         )
-    small = len(missing) and problem.domain.dim <= MOST_AXES
+    small = missing and problem.domain.dim <= MOST_AXES
     if not small or solver._sizes[0] > MOST_WEIGHTS:
         return ""
     with backend.scope(solver.dtype, solver.device):
         points = run.final_state.batches, run.data.fresh
-        change = largest_free_change(model, net, *points, untrained_loss)
+        change = largest_free_change(model, net, *points, solver._untrained_loss)
     second = model.classes[0].rows is not None  # the count of conditions is reliable
-    is_free = change > (_FREE if second else _SURELY_FREE)
-    return _open_by_conditions(missing, change) if is_free else ""
+    if change > (_FREE if second else _SURELY_FREE):
+        return _open_by_conditions(missing, change)
+    return _left_open_by_observations(solver, _too_few(missing))
 
 
-def _open_by_conditions(missing, change):
-    """What conditions leave open, that allow for a large change of the solution."""
-    too_few = {
+def _left_open_by_observations(solver, missing):
+    """What to say of missing conditions that observations do not make up for.
+
+    They do where each place of the domain is known better than by observing it once,
+    or the variance is a hundredth of the solution's squared range.
+    """
+    has_functions = hasattr(solver._posterior, "waves")  # which no condition determines
+    if not missing or has_functions or not np.isfinite(solver.noise_std_).all():
+        return ""
+    problem = solver.problem_
+    X = problem.domain.sample(N_POINTS, np.random.RandomState(0), "sobol")
+    both = solver.predict(X, return_std=True)
+    values, std = (a.reshape(len(X), -1) for a in both)
+    std[:, np.isin(problem.outputs, problem.up_to_constant)] = 0
+    known = np.ravel(solver._for_outputs(solver.noise_std_, 0.0))
+    known = np.maximum(known, math.sqrt(LARGEST_ERROR) * np.ptp(values, axis=0))
+    with np.errstate(divide="ignore", invalid="ignore"):  # of an output that is zero
+        place, output = np.unravel_index(np.argmax(std / known), std.shape)
+    if not std[place, output] > known[output]:
+        return ""
+    where = zip(problem.domain.axes, X[place], strict=True)
+    return (
+        "The observations do not make up for the missing conditions: the standard "
+        f"deviation of {problem.outputs[output]!r} is {std[place, output]:.2g} at "
+        f"{', '.join(f'{axis} = {c:.3g}' for axis, c in where)}, and the solution has "
+        f"a range of {np.ptp(values[:, output]):.2g}. {_all_missing(missing)}"
+    )
+
+
+def _too_few(missing):
+    """Axes whose conditions are fewer than the derivatives, or whose number is open."""
+    return {
         axis: (order, ends)
         for axis, (order, ends) in missing.items()
         if order is None or len(ends) < order
     }
+
+
+def _open_by_conditions(missing, change):
+    """What conditions leave open, that allow for a large change of the solution."""
     as_many_as_needed = (
         "The conditions are as many as the derivatives, but there may be further "
         "solutions, such as one with a thin layer at an end. Compare a fit with "
@@ -191,7 +224,7 @@ def _open_by_conditions(missing, change):
     return (
         "The conditions do not determine the solution: a change as large as the "
         f"solution itself changes the residuals by only {1 / change:.1g} of those of "
-        f"an untrained network. {_all_missing(too_few) or as_many_as_needed}"
+        f"an untrained network. {_all_missing(_too_few(missing)) or as_many_as_needed}"
     )
 
 
@@ -238,9 +271,9 @@ def free_parts(model, batches):
     waves = PlaneWaves(vectors.reshape(4 * q, q, -1), sizes, sizes, levels)
     kinds = reading.interior, *reading.conditions
     found = [reading.residuals(kind, waves) for kind in kinds]
-    if model.classes[-1].residual.name == "data":
+    if model.classes[-1].name == "data":
         own = (np.asarray(a[:N_POINTS]) for a in (batches[-1].x, batches[-1].data))
-        given = reading.problem, model.classes[-1].residual, Points(*own), waves
+        given = reading.problem, model.classes[-1], Points(*own), waves
         found.append(residuals_of_waves(*given))
     free = np.ones((2, q), bool)
     free[1] &= in_time.any() and domain.dim > 1
@@ -274,7 +307,7 @@ def missing_conditions(model):
 def forgotten_conditions(model, missing):
     """Those of ``missing`` on which the problem certainly has no condition."""
     problem = model.problem
-    observed = model.classes[-1].residual.name == "data"
+    observed = model.classes[-1].name == "data"
     if observed or problem.transform is not None:
         return {}
     known = {name: entry for name, entry in missing.items() if entry[0] is not None}
@@ -347,24 +380,23 @@ def warn_of_redundant_derivatives(problem):
             )
 
 
-# --- the rank -------------------------------------------------------------------------
-
-
 def largest_free_change(model, net, batches, fresh, untrained_loss):
     """Largest change that the residuals do not see, relative to the solution."""
     from sklearn_gn.pinn.solution import output_slopes
 
-    both = (sums_over_pieces(model, net, p, batches)[0] for p in (batches, fresh))
-    gramian = sum(both, np.float64(0))
+    roots = [factor_over_pieces(model, net, p, batches) for p in (batches, fresh)]
+    n = len(roots[0]) - 1
+    root = with_rows(*roots, n + 1)
     x = fresh[0].x[:N_POINTS, 0]
     both = backend.to_numpy(output_slopes(model, net, x))
     values, slopes = (np.array(a, np.float64) for a in both)
     free = np.isin(model.problem.outputs, model.problem.up_to_constant)
     for a in (values, slopes):
         a[:, free] -= a[:, free].mean(axis=0)
-    slopes = slopes.reshape(-1, len(gramian))
-    floor = len(gramian) * np.finfo(net.extra.dtype).eps * gramian.diagonal().max()
-    seen = factor(gramian, floor).whiten(slopes.T)
+    largest = np.linalg.norm(root[:, :n], axis=0).max()
+    floor = math.sqrt(n * np.finfo(net.extra.dtype).eps) * largest
+    root = with_rows(root, floor * np.eye(n, n + 1), n)[:n, :n]
+    seen = Factor(root.T).whiten(slopes.reshape(-1, n).T)
     units = (model.problem.scale or 1.0) * np.ones(values.shape)
     size, unit = np.sum(values**2), np.sum(units**2)
     # Changes cannot be relative to a solution that is zero.
@@ -380,12 +412,28 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
 
 def fault_of_statement(solver, stuck):
     """What in the problem of an unsolved fit is at fault; "" if that is not known."""
-    problem = solver.problem_
-    found = _contradicted_observations(solver) if stuck else ""
-    found = found or kinks_left_open(problem) or too_many_conditions(problem)
+    problem, spread, domain = (
+        solver.problem_,
+        solver._target_spread,
+        solver.problem_.domain,
+    )
+    if stuck and spread is not None and np.isfinite(solver.noise_std_).all():
+        largest, missed = float(np.max(spread)), float(np.max(solver.noise_std_))
+        if not is_noise(missed**2, largest**2):
+            return (
+                "Observations and problem contradict one another: the solution misses "
+                f"the observations by {missed:.3g} (root mean square), and their "
+                f"standard deviation is {largest:.3g}. Check that X and y have the "
+                "units of the domain, the equation and the given values, and that the "
+                f"columns of X are {domain.axes}; then the signs and the known "
+                "coefficients of the equation."
+            )
+    found = kinks_left_open(problem) or too_many_conditions(problem)
     if not (found or "loss_data" in solver.convergence_log_):
         found = growing_waves(problem)
-    axis, places = ("", []) if found else carried_kinks(problem)
+    if found:
+        return found
+    axis, places = carried_kinks(problem)
     if places:
         where = ", ".join(f"{place:.4g}" for place in places)
         return (
@@ -394,36 +442,12 @@ def fault_of_statement(solver, stuck):
             "domain: more time gains little. If it is not meant, make the values "
             f"smooth. {IN_SPITE_OF_IT}"
         )
-    return found or (_integral_over_time(problem) if stuck else "")
-
-
-def _contradicted_observations(solver):
-    """Observations that equation and conditions miss by as much as they vary."""
-    spread = solver._target_spread
-    if spread is None or not np.isfinite(solver.noise_std_).all():
-        return ""
-    largest, missed = float(np.max(spread)), float(np.max(solver.noise_std_))
-    if is_noise(missed**2, largest**2):
-        return ""
-    return (
-        "Observations and problem contradict one another: the solution misses the "
-        f"observations by {missed:.3g} (root mean square), and their "
-        f"standard deviation is {largest:.3g}. Check that X and y have the units of "
-        "the domain, the equation and the given values, and that the columns of X are "
-        f"{solver.problem_.domain.axes}; then the signs and the known coefficients of "
-        "the equation."
-    )
-
-
-def _integral_over_time(problem):
-    """An integral, which keeps the time of an evolution in one piece."""
-    domain = problem.domain
+    t, reading = domain.time, read(problem)
     given = any(isinstance(condition, Initial) for condition in problem.conditions)
-    if domain.axes != (domain.time,) or problem.unknown or not given:
+    keeps_one_piece = stuck and domain.axes == (t,) and given and not problem.unknown
+    # An integral: it depends on more than derivatives at a point.
+    if not keeps_one_piece or reading.factors is None or reading.orders is not None:
         return ""
-    if read(problem).factors is None or read(problem).orders is not None:
-        return ""  # it depends on derivatives at a point alone
-    t = domain.time
     return (
         "An equation with an integral is not divided into windows of time, which lead "
         "along a solution that changes fast. If the integral is from the start to "

@@ -70,9 +70,6 @@ def level_of_outputs(problem):
     return (level - np.array(problem.center)) / np.array(problem.scale)
 
 
-# --- given values, and the level -----------------------------------------------------
-
-
 def _given_values(reading, with_data=False):
     """Values of each output that conditions give: with data, not by an unknown one."""
     problem, given = reading.problem, {}
@@ -215,9 +212,6 @@ def _ratios(source, answers):
     return np.where(there, source, 0) / np.where(there, answers, 1)
 
 
-# --- unknown coefficients ------------------------------------------------------------
-
-
 def coefficient_starts(problem, center, scale):
     """Unknown coefficients of another start, where theirs is far off."""
     reading, found = read(problem), {}
@@ -252,9 +246,6 @@ def coefficient_starts(problem, center, scale):
         if np.isfinite(start):
             found[name] = Unknown(start, known.positive)
     return found
-
-
-# --- residuals of constants and waves ------------------------------------------------
 
 
 def _terms(reading, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
@@ -292,9 +283,6 @@ def _terms(reading, kind, level, sizes, faster=1.0, waves=(), moved=0.0):
         whole = at_zero + np.max(terms[0] * (np.abs(level) / sizes)[:, None], axis=0)
     is_rounding = np.isfinite(whole) & (source <= ROUNDING * whole)
     return np.where(is_rounding, 0.0, source), terms
-
-
-# --- how much residuals count --------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from sklearn_gn.linalg.factors import factor, singular_triplets
 from sklearn_gn.pde.given_values import ROUNDING
 from sklearn_gn.pde.local_functions import in_numpy
 from sklearn_gn.pde.residual_classes import ResidualClass
-from sklearn_gn.pinn.model import Batch, ClassModel, network, network_values
+from sklearn_gn.pinn.model import Batch, network, network_values
 from sklearn_gn.pinn.residuals import row_residuals
 from sklearn_gn.pinn.solution import Outputs, Posterior, coefficient_slopes
 
@@ -61,9 +61,6 @@ def unknown_functions(problem, observed, n_equations):
         if 0 < len(found) == n_free:
             return tuple(sorted(found))
     return ()
-
-
-# --- changes of the solution, to first order -----------------------------------------
 
 
 class Waves(NamedTuple):
@@ -127,9 +124,6 @@ def _residual_slopes(model, kind, net, waves, batch):
     return jnp.ravel(r), slopes.reshape(r.size, -1)
 
 
-# --- the evidence --------------------------------------------------------------------
-
-
 def most_probable(misfits, slopes, functions, n_coefficients, noise):
     """The most probable amplitudes (m,), and a root of their covariance.
 
@@ -174,9 +168,6 @@ def most_probable(misfits, slopes, functions, n_coefficients, noise):
     return solution(best)[:2]
 
 
-# --- the error bars ------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class FunctionPosterior(Posterior):
     """Error bars of a solution with unknown functions, the numbers of its outputs."""
@@ -191,7 +182,7 @@ class FunctionPosterior(Posterior):
     def output_deviations(self, x):
         """Error bars of the outputs at points, of shape (n, q)."""
         waves, q = self.waves, len(self.model.problem.outputs)
-        kind = ClassModel(ResidualClass("outputs", Outputs(), 1, 1.0, q), None)
+        kind = ResidualClass("outputs", Outputs(), 1, 1.0, q)
         points = Batch(x[:, None], x[:, :0], np.ones(len(x)))
         _, slopes = _residual_slopes(self.model, kind, self.net, waves, points)
         return self._deviations(slopes, slice(None)).reshape(len(x), q)

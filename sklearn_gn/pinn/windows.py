@@ -3,29 +3,18 @@ r"""Windows of time: long times of ordinary differential equations are solved in
 Over a long time such an equation has more near-solutions than solutions: a network that
 leaves the path early, at one place of large residual, and follows another solution from
 there on. Where the loss on fresh points no longer falls although the equation is not
-solved well, and the problem is one of evolution, the interval of time is therefore cut:
+solved well, and the problem is one of evolution, the interval of time is halved. A
+window is solved by a network of its own, on points of its own, until its loss no longer
+falls, or goes with the error that is asked for. Where it is solved, the next one begins
+with its values, and is longer if that went quickly; where not, it is halved again. The
+measure is the loss of a solution that stays at the values at the start: one that
+changes fast has large residuals.
 
-1.  The interval is halved.
-2.  The window is solved by a network of its own, on points of its own, until its loss
-    no longer falls, or is one that goes with the error that is asked for.
-3.  Where it is solved, the next window begins. Its conditions at the start are the
-    problem's, with the values of the window before. It is longer if the last one was
-    solved quickly.
-4.  Where it is not, it is cut again, and a new network begins at the values that the
-    window before has at its end.
-
-Whether a window is solved is measured by the loss of a solution that stays at those
-values: one that changes fast has large residuals.
-
-The functions that are compiled are the same for all windows. The network of a window is
-the whole interval's with the weights of time changed, points are moved along the axis
-of time, and a condition at the start has the residual
-
-    r(u) - r(u_before),
-
-which a window without one before it has with zeros in the place of the last term.
-Residuals of the equation count in proportion to the length of the window: a short one
-would otherwise rather have another start.
+All windows share what is compiled. The network of a window is the whole interval's with
+the weights of time changed, points are moved along the axis of time, and a condition at
+the start has the residual ``r(u) - r(u_before)``; without a window before, the last
+term is zeros. Residuals of the equation count in proportion to the length of the
+window: a short one would otherwise rather have another start.
 """
 
 import math
@@ -95,9 +84,6 @@ class SinceBefore:
         return self.function(fields, points, data[:0], coefficients) - data
 
 
-# --- which problems, and what is made of them ----------------------------------------
-
-
 def with_windows(model, observed):
     """Return a model whose conditions at the start suit any window.
 
@@ -115,16 +101,12 @@ def with_windows(model, observed):
     if problem.periodic or not conditions or problem.regions is not None:
         return model
     moved, start = [interior], f"{domain.time}=min"
-    for known in conditions:
-        residual, condition = known.residual, known.residual.condition
+    for kind in conditions:
+        condition = kind.condition
         if condition.needs_normals or condition.faces(domain) != (start,):
             return model
-        residual = residual._replace(function=SinceBefore(residual.function))
-        moved.append(known._replace(residual=residual))
+        moved.append(kind._replace(function=SinceBefore(kind.function)))
     return model._replace(classes=tuple(moved))
-
-
-# --- points of a window --------------------------------------------------------------
 
 
 def within(model, batches, march):
@@ -138,16 +120,13 @@ def within(model, batches, march):
         share = march.start + length * share
         x = (low + (high - low) * share).astype(batch.x.dtype)
         batch = batch._replace(x=x)
-        if kind.residual.name == "interior":
+        if kind.name == "interior":
             batch = batch._replace(scale=length * np.asarray(batch.scale))
-        if isinstance(kind.residual.function, SinceBefore) and march.done.nets:
+        if isinstance(kind.function, SinceBefore) and march.done.nets:
             before = class_residuals(model, kind, march.done.nets[-1], batch)
             batch = batch._replace(data=before)
         moved.append(batch)
     return tuple(moved)
-
-
-# --- when to cut, and when to go on --------------------------------------------------
 
 
 def observed(march, falls, first, goal, in_time):
@@ -230,9 +209,6 @@ def with_time(net, march, back=False):
     first[-1] += shift * first[0]
     first[0] *= slope
     return net._replace(layers=(first, *net.layers[1:]))
-
-
-# --- the solution in pieces ----------------------------------------------------------
 
 
 def marches(solution):

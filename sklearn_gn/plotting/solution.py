@@ -366,7 +366,7 @@ def _of_one_size(columns):
 def _observed_values(estimator, numbers):
     """Places and values (m, n_outputs) of observations on one axis; None: not kept."""
     posterior = estimator._posterior
-    if posterior is None or posterior.model.classes[-1].residual.name != "data":
+    if posterior is None or posterior.model.classes[-1].name != "data":
         return None
     batch = posterior.batches[-1]
     there = np.asarray(batch.scale) > 0  # the others fill the array up

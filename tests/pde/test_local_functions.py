@@ -14,7 +14,7 @@ from sklearn_gn.pde.local_functions import (
     wave_at,
 )
 from sklearn_gn.pinn.enrichment import PosedProblem
-from sklearn_gn.pinn.model import ClassModel, DerivativeRows, Model
+from sklearn_gn.pinn.model import DerivativeRows, Model
 from sklearn_gn.pinn.residuals import (
     Batch,
     _needs_known_derivatives_alone,
@@ -179,7 +179,7 @@ def test_residuals_that_need_known_derivatives_alone(residual, alone):
     batches = [Batch(p.x, p.data, np.ones(len(p.x)), None) for p in drawn]
     found = [
         _needs_known_derivatives_alone(
-            Model(problem, (), ()), ClassModel(kind, rows), batch, np.zeros(0)
+            Model(problem, (), ()), kind._replace(rows=rows), batch, np.zeros(0)
         )
         for kind, batch in zip(problem.residual_classes(), batches, strict=True)
     ]
@@ -202,6 +202,6 @@ def test_a_derivative_costs_a_few_operations():
     trace = jax.make_jaxpr(row_from_top.__wrapped__, static_argnums=(0, 1, 2))
     top, x, none = np.ones((rows.size, 3)), np.ones((1, 3)), np.ones(0)
     model = Model(problem, (), ())
-    found = trace(model, ClassModel(kind, rows), None, top, x, none, none)
+    found = trace(model, kind._replace(rows=rows), None, top, x, none, none)
     n_derivatives = 2 * (2 + 1 + 2)
     assert len(found.eqns) < 8 * n_derivatives + 20

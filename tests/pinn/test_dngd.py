@@ -34,7 +34,6 @@ from sklearn_gn.pde.problems import Kovasznay
 from sklearn_gn.pinn import dngd, pieces
 from sklearn_gn.pinn.iteration import batch_of, losses_of_classes
 from sklearn_gn.pinn.model import (
-    ClassModel,
     DerivativeRows,
     Features,
     Model,
@@ -129,7 +128,11 @@ def setting(name, n_interior=9, n_boundary=6):
     kinds = problem.residual_classes()
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
     rows = rows_and_sizes(problem, params.extra)[0]
-    model = Model(problem, ("tanh", "sin"), tuple(map(ClassModel, kinds, rows)))
+    model = Model(
+        problem,
+        ("tanh", "sin"),
+        tuple(k._replace(rows=r) for k, r in zip(kinds, rows, strict=False)),
+    )
     return model, params, batches
 
 
@@ -191,16 +194,16 @@ def test_laplacians_from_all_axes_are_exact_and_sparse_inputs_are_dense_ones():
     rng = np.random.RandomState(0)
     every = batch._replace(axes=rng.permutation(4).astype(np.int32))
     exact = residuals_of(model, params, (batch,))
-    kind = model.classes[0].residual
+    kind = model.classes[0]
     (rows,) = rows_and_sizes(model.problem, params.extra, every.axes)[0]
     assert rows == DerivativeRows((0, 1, 2, 3), (((0, 0), (1, 1), (2, 2), (3, 3)),))
-    sparse = model._replace(classes=(ClassModel(kind, rows),))
+    sparse = model._replace(classes=(kind._replace(rows=rows),))
     r = residuals_of(sparse, params, (every,))
     np.testing.assert_allclose(r, exact, rtol=1e-10)
     some = batch._replace(axes=np.array([2, 0], np.int32))
     (rows,) = rows_and_sizes(model.problem, params.extra, some.axes)[0]
-    sparse = model._replace(classes=(ClassModel(kind, rows),))
-    plain = sparse._replace(classes=(ClassModel(kind, None),))
+    sparse = model._replace(classes=(kind._replace(rows=rows),))
+    plain = sparse._replace(classes=(kind,))
     y, v = rng.standard_normal(len(batch.x)), jax.tree.map(np.ones_like, params)
 
     @jax.jit

@@ -1,5 +1,6 @@
 """How a fit ends, what its warnings say, and what leaves a solution open."""
 
+import itertools
 import re
 import time
 import warnings
@@ -158,6 +159,36 @@ def test_solutions_that_are_determined_are_not_warned_of(problem):
     assert found == []
 
 
+@pytest.mark.parametrize(
+    ("n", "ends", "conditions", "said"),
+    [
+        (15, (0.3, 0.7), [], True),
+        (15, (0.3, 0.7), [Dirichlet(0.0)], False),
+        (300, (0.0, 1.0), [], False),  # everywhere
+    ],
+)
+def test_observations_make_up_for_missing_conditions_or_it_is_said(
+    n, ends, conditions, said
+):
+    """Heat in a rod: at its ends nothing is known but by readings in the middle."""
+    rng, pi = np.random.RandomState(0), np.pi
+    x, t = rng.uniform(*ends, n), rng.uniform(0, 0.1, n)
+    y = np.sin(pi * x) * np.exp(-(pi**2) * t) + 0.02 * rng.standard_normal(n)
+    given = [Initial(lambda x: jnp.sin(pi * x[0])), *conditions]
+    problem = Problem(diffusion, Box(x=(0, 1), t=(0, 0.1)), given)
+    sizes = {"hidden_layer_sizes": (20,), "n_interior": 200, "n_boundary": 50}
+    solver = PINNSolver(problem, **sizes, max_iter=40, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        solver.fit(np.column_stack([x, t]), y)
+    texts = "".join(str(warning.message) for warning in caught)
+    match = r"do not make up for the missing conditions.*'x'.*; none holds"
+    assert bool(re.search(match, texts)) == said
+    corners = list(itertools.product([0, 1], [0, 0.1]))
+    _, std = solver.predict(corners, return_std=True)
+    assert (std.max() > 0.1) == said
+
+
 def test_an_equation_in_large_units_leaves_nothing_open():
     """A constant changes the second equation, and that by far less than the first."""
     conditions = Dirichlet(0.0, outputs="u"), Neumann(1.0, outputs="v")
@@ -173,7 +204,7 @@ def test_what_is_missing_is_named_in_equations_of_high_order():
     def missing(problem, forgotten):
         model = SimpleNamespace(
             problem=enriched(problem, [])[0],
-            classes=[SimpleNamespace(rows=None, residual=SimpleNamespace(name="x"))],
+            classes=[SimpleNamespace(rows=None, name="x")],
         )
         found = statement.missing_conditions(model)
         if forgotten:
@@ -328,7 +359,7 @@ def test_a_weight_that_waits_for_the_equation_has_not_settled():
 def test_the_next_iteration_takes_as_long_as_one_like_it(changes, expected):
     changes = dict(changes)
     problem = SimpleNamespace(unknown={})
-    kind = SimpleNamespace(residual=SimpleNamespace(name="interior"))
+    kind = SimpleNamespace(name="interior")
     settings = SimpleNamespace(
         models=(SimpleNamespace(problem=problem, classes=(kind,)),),
         stage_ends=(7,),
@@ -388,11 +419,10 @@ def _ended(**changes):
         _evaluated=None,
         residual=changes.get("residual", lambda X: np.ones(len(X))),
         predict=lambda X: np.ones(len(X)),
-        _untrained_loss=10.0,
+        _share=changes.get("fresh", 1.0) / 10,
         _sizes=changes.get("sizes", (10, 20)),
         _why_early=changes.get("why_early", ""),
         _has_settled_weight=changes.get("settled_weight"),
-        _fresh_noise=0.0,
         _target_spread=changes.get("spread"),
         noise_std_=changes.get("noise", np.nan),
         _fitted=SimpleNamespace(
@@ -781,7 +811,7 @@ def test_a_coefficient_without_observations_may_have_other_values():
 @pytest.mark.parametrize(("fresh", "reason"), [(1e-9, "max_time"), (1e-11, "tol")])
 def test_without_time_for_the_estimate_only_a_tiny_loss_has_converged(fresh, reason):
     solver = _ended(fresh=fresh)
-    solver._untrained_loss = 1.0
+    solver._share = fresh
     solver._posterior = SimpleNamespace(n_observations=0.0)
     solver.max_time, solver.converged_ = 10.0, True
     run = SimpleNamespace(

@@ -11,10 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_gn import PINNSolver
 from sklearn_gn.pde import Box, Dirichlet, Neumann, Problem, d
 from sklearn_gn.pinn import control, error_estimate, fitting
-from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.iteration import Sampler
 from sklearn_gn.pinn.model import (
-    ClassModel,
     Model,
     n_weights,
     start_parameters,
@@ -58,7 +56,7 @@ def test_a_network_that_is_not_accurate_grows_after_all(
     monkeypatch.setattr(
         control,
         "what_is_missing",
-        lambda now, *_: "end" if len(now.level.falls) > 3 else None,
+        lambda level, *_: "end" if len(level.falls) > 3 else None,
     )
     monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
     solver = fitted(max_iter=30, **settings)
@@ -75,13 +73,13 @@ def test_a_network_that_is_not_accurate_grows_after_all(
 def test_points_grow_where_the_layers_are_given(widths, sizes):
     net = start_parameters(np.random.RandomState(0), (1, *widths, 1), ())
     rules = control.Rules(network=False, points=True)
-    kinds = tuple(ClassModel(kind, None) for kind in EQUATION.residual_classes())
+    kinds = EQUATION.residual_classes()
     model = Model(EQUATION, ("tanh",), kinds)
     for k, (expected, larger) in enumerate(itertools.pairwise(sizes)):
         classes = EQUATION.residual_classes()
         assert control.points_for(classes, n_weights(net), 2**k) == expected
-        now = Control(1.0, level=control.Level(2**k, (1e-3,) * 13))
-        found = control.what_is_missing(now, model, rules, 1e-5, 1e-3, net)
+        level = control.Level(2**k, (1e-3,) * 13)
+        found = control.what_is_missing(level, 1.0, model, rules, 1e-5, 1e-3, net)
         assert found == ("end" if larger == expected else "points")
 
 
@@ -114,7 +112,7 @@ def test_half_of_the_points_are_where_the_residual_is():
         Dirichlet(0.0),
     )
     kinds = problem.residual_classes()
-    model = Model(problem, ("tanh",), tuple(ClassModel(kind, None) for kind in kinds))
+    model = Model(problem, ("tanh",), kinds)
     net = start_parameters(np.random.RandomState(0), (1, 3, 1), ())
     sampler = Sampler(16, 4, "residual", "float64")
     even, found = (

@@ -4,7 +4,6 @@ import math
 import warnings
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,6 @@ from scipy.special import lambertw
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
-from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pde import (
     Box,
     Condition,
@@ -29,9 +27,8 @@ from sklearn_gn.pde import (
     d,
 )
 from sklearn_gn.pde.residual_classes import traced_class
-from sklearn_gn.pinn import control, fitting, observation_weight
+from sklearn_gn.pinn import control, fitting
 from sklearn_gn.pinn import units as pinn_units
-from sklearn_gn.pinn.control import Control
 from sklearn_gn.pinn.data import observation_batch, without_data
 from sklearn_gn.pinn.enrichment import enriched
 from sklearn_gn.pinn.iteration import batch_of
@@ -167,8 +164,7 @@ def test_a_coefficient_field_depends_on_its_axes_alone():
     data = observation_batch(problem, X, y, np.full(6, 1 / 6), 1.0, None, "float64")
     points = problem.sample(6, 4, rng)
     batches = [
-        batch_of(*points[kind.residual.name], 1.0, "float64")
-        for kind in model.classes[:-1]
+        batch_of(*points[kind.name], 1.0, "float64") for kind in model.classes[:-1]
     ]
 
     # By hand: k(x) is the network at the middle of time, its derivative in t zero.
@@ -188,9 +184,9 @@ def test_a_coefficient_field_depends_on_its_axes_alone():
         assert kind.rows is not None  # the quick way
         found = jax.jit(partial(class_residuals, model, kind))(net, batch)
         own = jnp.asarray(batch.x[:, 0])
-        if kind.residual.name == "interior":
+        if kind.name == "interior":
             expected = by_hand(own)
-        elif kind.residual.name == "dirichlet":
+        elif kind.name == "dirichlet":
             expected = middle(own) - 1
         else:
             np.testing.assert_allclose(found[:, 1], middle(own)[: len(found)] - 1)
@@ -477,34 +473,6 @@ def test_a_positive_coefficient_that_vanishes_begins_anew_with_a_larger_start():
         found, std = solver.coefficients_[name], solver.coefficients_std_[name]
         assert abs(found - truth) < 3 * std < 2 * truth
     assert solver.noise_std_ < 0.06 * u.std()
-
-
-@pytest.mark.parametrize(
-    ("k", "misfit", "losses", "expected"),
-    [
-        (0.019, 0.011, np.ones(9), True),
-        (0.021, 0.011, np.ones(9), False),  # not yet a hundredth of its start
-        (0.019, 0.009, np.ones(9), False),  # the observations are explained
-        (0.019, 0.011, np.geomspace(1, 0.5, 9), False),  # the loss still falls
-    ],
-)
-def test_a_vanished_coefficient_is_one_of_a_settled_fit_that_explains_little(
-    k, misfit, losses, expected
-):
-    names = {"a": Unknown(-6.0), "k": Unknown((3.0, 2.0), positive=True)}
-    problem = Problem(lambda u, t, a, k: u(t), Interval(0, 1), coefficients=names)
-    model = SimpleNamespace(problem=problem)
-    extra = np.append(names["a"].encode(-6.0), names["k"].encode([0.1, k]))
-    level = Control().level._replace(falls=tuple(losses))
-    now = Control(level=level, weighing=observation_weight.Weighing(0.5))
-    settings = SimpleNamespace(
-        models=[model], observed=observation_weight.Observations(spread_loss=2.0)
-    )
-    net, class_losses = Parameters((), extra), np.array([1.0, misfit])
-    found = control.has_vanished(now, net, settings, class_losses)
-    assert bool(found) == expected
-    gone = control.vanished(problem, extra)
-    np.testing.assert_array_equal(gone, [False, False, k < 0.02])
 
 
 def fading(u, x, k):

@@ -16,7 +16,7 @@ from sklearn_gn.pde import Box, Dirichlet, Initial, Problem, Unknown, d
 from sklearn_gn.pinn import pieces, residuals
 from sklearn_gn.pinn.findings import concentration
 from sklearn_gn.pinn.iteration import batch_of, losses_of_classes
-from sklearn_gn.pinn.model import Batch, ClassModel, Model, start_parameters
+from sklearn_gn.pinn.model import Batch, Model, start_parameters
 from sklearn_gn.pinn.residuals import rows_and_sizes
 
 
@@ -46,7 +46,7 @@ class Kind(NamedTuple):
 
 
 def cut(batches, *outputs, like=None):
-    return pieces.cut([ClassModel(Kind(k), None) for k in outputs], batches, like)
+    return pieces.cut([Kind(k) for k in outputs], batches, like)
 
 
 def drawn(*sizes):
@@ -96,7 +96,11 @@ def test_padding_changes_nothing(in_rows, monkeypatch):
     kinds, rows = PROBLEM.residual_classes(), rows_and_sizes(PROBLEM, net.extra)[0]
     batches = tuple(batch_of(*points[k.name], k.weight, "float64") for k in kinds)
     rows = rows if in_rows else [None] * len(kinds)
-    model = Model(PROBLEM, ("tanh",), tuple(map(ClassModel, kinds, rows)))
+    model = Model(
+        PROBLEM,
+        ("tanh",),
+        tuple(k._replace(rows=r) for k, r in zip(kinds, rows, strict=False)),
+    )
 
     def found():
         _, given, r, (part,) = pieces.linear_system(model, net, batches)

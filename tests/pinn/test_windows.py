@@ -84,7 +84,7 @@ def test_time_is_cut_where_a_problem_goes_on_from_a_start(
 ):
     settings = {"domain": TIME, "conditions": conditions, **more}
     model, _ = model_of(Problem(residual, **settings))
-    last = model.classes[-1].residual.function
+    last = model.classes[-1].function
     assert isinstance(last, windows.SinceBefore) == possible
 
 
