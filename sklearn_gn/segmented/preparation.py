@@ -52,7 +52,7 @@ def options_of(model, kind):
     if distance:
         distance = dates.given_length("min_distance", distance, kind)
     if model.degree == 2:
-        plain = dict.fromkeys(("flat", "shape", "slopes", "through"))
+        plain = dict.fromkeys(("flat", "slopes", "through"))
         if isinstance(model.broken_features, list):
             plain["broken_features"] = 0
         text = "degree=2 cannot be combined with {}."
@@ -60,14 +60,13 @@ def options_of(model, kind):
     is_mixed = model.jumps == "auto" and model.degree == 1 and bool(model.kinks)
     if is_mixed:
         text = 'jumps="auto" cannot be combined with {}: '
-        none = dict.fromkeys(("flat", "shape", "breakpoints"))
-        refuse(model, text + "give jumps=True or False.", **none)
+        text += "give jumps=True or False."
+        refuse(model, text, flat=None, breakpoints=None)
     form = Form(
         slope=model.degree if model.flat not in ("first", "both") else 0,
         ramp=model.degree if model.kinks else 0,
         step=model.degree == 0 or bool(model.jumps),
         flat_end=model.flat in ("last", "both"),
-        sign={None: 0, "convex": 1, "concave": -1}[model.shape],
         kinds=() if is_mixed else None,
     )
     if not (form.ramp or form.step):
@@ -75,9 +74,6 @@ def options_of(model, kind):
     if not form.ramp:
         text = "{} needs lines whose slopes change: set degree=1 and kinks=True."
         refuse(model, text, flat=None)
-    if form.step or not form.ramp or model.breakpoints is not None:
-        text = "{} needs kinks that are all to be found: set degree=1, jumps=False "
-        refuse(model, text + "and breakpoints=None.", shape=None)
     more = model.min_rows, model.autocorrelation, model.criterion
     return Options(form, known, tuple(bounds), distance, *more)
 

@@ -259,7 +259,6 @@ class Form(NamedTuple):
     ramp: int  # degree of what a breakpoint adds without a jump, if anything
     step: bool  # the function jumps at a breakpoint
     flat_end: bool = False  # the last line is level
-    sign: int = 0  # of all changes of slope: 1 convex, -1 concave, 0 any
     # Of each known breakpoint whether the slope and whether the value changes. None:
     # as at the others. Of breakpoints that are searched: each has a kind of its own.
     kinds: tuple[tuple[bool, bool], ...] | None = None
@@ -383,14 +382,8 @@ def all_pieces(problem, knots):
 
 
 def sum_of_squares(problem, knots):
-    """Return sums of squares (...); infinite where a slope changes the wrong way."""
-    form = problem.form
-    found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
-    if not form.sign:
-        return found.rss
-    first = 1 + form.slope
-    changes = form.sign * found.coef[..., first : first + knots.shape[-1], 0]
-    return np.where(np.all(changes >= 0, axis=-1), found.rss, np.inf)
+    """Return the sums of squares of functions with breakpoints (..., k)."""
+    return solve(problem.table, all_pieces(problem, knots), problem.form.flat_end).rss
 
 
 # --- limits ---------------------------------------------------------------------------
@@ -443,7 +436,7 @@ def deviance_shift(criterion, log_mean_square, n_observations):
 def count_positions(problem):
     """Return how many independent positions a breakpoint has, (B,)."""
     table, form, m = problem.table, problem.form, problem.table.square.shape[1]
-    problem = problem._replace(form=form._replace(flat_end=False, sign=0))
+    problem = problem._replace(form=form._replace(flat_end=False))
     t, rows = problem.candidates.t, problem.candidates.rows
     if form.ramp and form.step:  # two directions at each
         return 1.0 + np.count_nonzero(feasible(problem, t[..., None]), axis=1)

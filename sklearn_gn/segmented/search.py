@@ -44,6 +44,7 @@ from sklearn_gn.segmented.programme import MOST_ROWS, STARTS, kinks_at_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _ROUGH = 1e-5  # relative gain of a step that ends a descent where more is to come
+_BESIDE = float(np.sqrt(DEPENDENT))  # distance of what lies right beside a row
 _COARSE = 16  # positions that are tried on the way, for each kink
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
@@ -71,17 +72,9 @@ def search(problem, most, value=None, start=None):
     n_series = len(problem.table.x)
     knots = [np.full((n_series, k), np.nan) for k in range(most + 1)]
     path = Path(np.full((n_series, most + 1), np.inf), knots)
-    if separable(problem):  # into the best segments, which share nothing
-        table, form, limits = problem.table, problem.form, problem.limits
-        for b, n in enumerate(table.n_rows):
-            targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
-            later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
-            own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
-            segments = programme.Segments(table.x[b, :n], -later, form.slope, *own)
-            explained, paths = programme.best_partitions(segments, len(path.knots) - 1)
-            path.rss[b] = np.maximum(table.total[b] - explained, 0)
-            for k in np.flatnonzero(np.isfinite(explained)):
-                path.knots[k][b] = segments.t[paths[k][1:-1]]
+    if separable(problem):
+        for b in range(n_series):
+            _partition(problem.of([b]), path, np.array([b]))
         return path
     if start is not None:
         for k, knots in enumerate(start.knots[: most + 1]):
@@ -102,6 +95,34 @@ def search(problem, most, value=None, start=None):
             fewer = delete_cheapest(part, path.knots[k][series])
             path.keep(series, *descend_roughly(part, *fewer))
     return path
+
+
+def _partition(problem, path, series):
+    """Keep the best partitions of one series, whose segments share nothing.
+
+    They share the linear features, whose coefficients follow from the most segments;
+    both by turns.
+    """
+    table, k, n = problem.table, 0, problem.table.n_rows[0]
+    q, most = table.square.shape[1], len(path.knots) - 1
+    limits = Limits(*(each[0] for each in problem.limits))
+    while True:
+        before = path.rss[series].copy()
+        knots = path.knots[k][series]
+        coef = solve(table, all_pieces(problem, knots)).coef[0]
+        linear = np.vstack([np.eye(q), -coef[len(coef) - problem.n_linear :]])
+        targets = np.swapaxes(table.targets[0], 1, 2) @ linear
+        targets = targets.reshape(len(targets), -1)
+        later = np.column_stack([table.powers[0], targets])[: n + 1].T
+        own = table.count[0, : n + 1], limits
+        segments = programme.Segments(table.x[0, :n], -later, problem.form.slope, *own)
+        explained, paths = programme.best_partitions(segments, most)
+        for k in np.flatnonzero(np.isfinite(explained)):
+            knots = segments.t[paths[k][1:-1]][None]
+            path.keep(series, knots, sum_of_squares(problem, knots))
+        falls = path.rss[series] < (1 - _ROUGH) * before
+        if not (problem.n_linear and falls.any()):
+            break
 
 
 def _grow(problem, path, value):
@@ -161,8 +182,6 @@ def exchange(problem, knots, rss):
             others = np.delete(trial, k, axis=1)
             t, new = insert(part, others, found)
             both = np.sort(np.column_stack([others, t]), axis=1)
-            if problem.form.sign:
-                new = np.where(np.isfinite(new), sum_of_squares(part, both), np.inf)
             better = new < found * (1 - DEPENDENT)
             trial = np.where(better[:, None], both, trial)
             found = np.where(better, new, found)
@@ -222,9 +241,10 @@ def _best_descent(problem, knots, rss):
             second, found = insert(each, starts)
             starts = np.sort(np.column_stack([starts, second]), axis=1)
         around = np.pad(found, 1, constant_values=np.inf)
-        least = (found <= around[:-2]) & (found <= around[2:]) & np.isfinite(found)
-        best = np.flatnonzero(least)[np.argsort(found[least], kind="stable")]
-        best = best[: 1 + STARTS // n_pairs]
+        least = (found <= around[:-2]) & (found <= around[2:])
+        # Minima among the rows first; others may lead to one that lies between rows.
+        best = np.lexsort((found, ~least))[: 1 + STARTS // n_pairs]
+        best = best[np.isfinite(found[best])]
         knots, rss = _from_starts(problem, knots, starts[best])
         since = 1 if rss < before * (1 - _ROUGH) else since + 1
         j = (j + 1) % n_pairs
@@ -251,7 +271,7 @@ def insert(problem, knots, below=np.inf):
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, orthogonal_part(problem, pieces, found))
     (first, last), distance = ends(problem), problem.limits.min_distance[:, None]
-    if not problem.form.step and np.any((first > LEFT) | (last < 1)):
+    if not problem.form.step:
         places = np.hstack([first, last, knots - distance, knots + distance])
         rows = np.minimum(
             locate(problem.table, places), problem.table.n_rows[:, None] - 1
@@ -275,11 +295,22 @@ def insert(problem, knots, below=np.inf):
 
 
 def ends(problem):
-    """Return the first and the last position that limits leave a breakpoint, (B, 1)."""
-    table, (low, high, distance, _) = problem.table, problem.limits
-    last = take(table.x, table.n_rows[:, None] - 1)[:, 0]
-    first = np.maximum(low, table.x[:, 0] + distance)
-    return first[:, None], np.minimum(high, last - distance)[:, None]
+    """Return the first and the last position that limits leave a breakpoint, (B, 1).
+
+    A level segment at one position of many rows is the limit of those that reach into
+    the gap beside it. Other lines are the same at all places in this gap.
+    """
+    table, (low, high, distance, least) = problem.table, problem.limits
+    count, n, least = table.count, table.n_rows[:, None], least[:, None] * (1 - HALF)
+    level = [not problem.form.slope, problem.form.flat_end]
+    before, after = np.maximum(distance, _BESIDE * np.array(level)[:, None])[..., None]
+    # The rows at which the first and the last segment have enough of them.
+    first = np.argmax(count[:, 1:] >= least, axis=1)[:, None]
+    last = np.sum(count[:, :-1] <= take(count, n) - least, axis=1)[:, None] - 1
+    first = np.maximum(take(table.x, first), table.x[:, :1] + before)
+    last = take(table.x, np.clip(last, 0, n - 1))
+    last = np.minimum(last, take(table.x, n - 1) - after)
+    return np.maximum(low[:, None], first), np.minimum(high[:, None], last)
 
 
 def gains(problem, parts):
@@ -309,8 +340,6 @@ def gains(problem, parts):
             cross[j, i] = np.where(known, outside[j, i] - sum(of_both), 0)
     n_own = form.ramp + form.step
     at_rows = gain[n_own - 1]
-    if form.sign:
-        at_rows = np.where(form.sign * left[0][:, 0] >= 0, at_rows, -np.inf)
     if m == n_own:
         return at_rows, t
     coef = [rest / own[:, None] for rest, own in zip(left, size, strict=True)]
@@ -337,8 +366,6 @@ def gains(problem, parts):
             variance = variance + direction[i] ** 2 / size[i]
         inside &= variance > 0
         cost = np.sum(left_over**2, axis=1) / np.where(inside, variance, np.inf)
-        if form.sign:
-            inside &= form.sign * slope[:, 0] >= 0
         places.append(t - s)
         all_gains.append(np.where(inside, gain[-1] - cost, -np.inf))
     return np.concatenate(all_gains, axis=1), np.concatenate(places, axis=1)
@@ -557,7 +584,7 @@ def residuals_in_order(problem, knots):
 
 
 def separable(problem):
-    """Return whether no parameter is shared by two segments."""
+    """Return whether two segments share no parameter but those of linear features."""
     form = problem.form
     own_lines = form.step and form.ramp == form.slope and not form.flat_end
-    return own_lines and not (problem.known.shape[1] or problem.n_linear)
+    return own_lines and not problem.known.shape[1]

@@ -97,15 +97,6 @@ def path_columns(problem, found, n_rows, prepared, options):
     return columns
 
 
-def chosen_numbers(columns, criterion, possible, n_rows):
-    """Return the numbers that are chosen, (B,)."""
-    total = columns[criterion] + columns.get("search_penalty", 0)
-    total = np.where(possible, total, np.inf)
-    if criterion == "gcv":
-        total = n_rows[:, None] * np.log(total)
-    return np.argmin(total, axis=1)
-
-
 # Whether the slope, and whether the value changes.
 KINK, JUMP, BOTH = (True, False), (False, True), (True, True)
 _FIRST = Form(True, *KINK), Form(True, *BOTH), Form(False, *JUMP)
@@ -197,18 +188,16 @@ def choose(prepared, options, limits, shared=False, start=None):
         extra *= 0
     if is_open:
 
-        def value(rss, k, series):  # as minus twice the logarithm of a likelihood
-            rss = np.maximum(rss, np.finfo(float).tiny)
-            number = n_parameters(problem, k)
-            found = criterion_value(criterion, rss, number, n_rows[series])
-            found = n_rows[series] * np.log(found) if criterion == "gcv" else found
-            return found + extra[series, k]
+        def value(rss, k, series):
+            number, n = n_parameters(problem, k), n_rows[series]
+            return criterion_value(criterion, rss, number, n) + extra[series, k]
 
     # Where there are rows, and no sums alone, their noise may be correlated.
     are_rows = [options.autocorrelation and not each.rows.rest > 0 for each in prepared]
     are_rows = np.array(are_rows, bool)
     found = search(problem, largest, value, start)
-    refined = np.full(found.rss.shape, separable(problem) or start is not None)
+    is_best = start is not None or (separable(problem) and not problem.n_linear)
+    refined = np.full(found.rss.shape, is_best)
     refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:
         columns = path_columns(problem, found, n_rows, prepared, options)
@@ -223,7 +212,8 @@ def choose(prepared, options, limits, shared=False, start=None):
             columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
-            chosen = chosen_numbers(columns, criterion, near, n_rows)
+            total = columns[criterion] + columns.get("search_penalty", 0)
+            chosen = np.argmin(np.where(near, total, np.inf), axis=1)
         else:
             near[:, n_breakpoints + 1 :] = False
             chosen = near.shape[1] - 1 - np.argmax(near[:, ::-1], axis=1)
@@ -379,7 +369,6 @@ def _state(mixture, t, kinds, slope):
     number = 1 + slope + problem.n_linear + len(t) + int(np.sum(kinds))
     least = EXACT * problem.table.total[0] + np.finfo(float).tiny
     value = criterion_value(mixture.criterion, max(rss, least), number, n)
-    value = n * np.log(value) if mixture.criterion == "gcv" else value
     value += sum(mixture.excess[kind][j] for j, kind in enumerate(kinds))
     return State(float(value), t[order], form, rss)
 
