@@ -152,7 +152,7 @@ class SegmentedRegressor(
     selection_path_ : dict of ndarrays
         The numbers ``n_breakpoints`` that were tried, with ``n_parameters``, ``rss``
         and the criterion; ``rss`` and "gcv" relative to a constant, and
-        ``search_penalty``, what is added to "bic".
+        ``search_penalty``, what is added to it.
     estimators_ : list of SegmentedRegressor
         Only with several columns of y, which break at the same places: the fit of each
         column. ``segments_``, ``jumps_`` and ``parameters_`` are then lists, too, and

@@ -457,15 +457,15 @@ def find(joint, numbers, most, criterion):
 
 def _choose(joint, state, f, number, most, criterion):
     """Return the best fit over the numbers of one feature's breakpoints, and a path."""
-    n_rows, is_aic = float(joint.repeats.sum()), criterion == "aic"
-    charge = 2.0 if is_aic else float(np.log(n_rows))
+    n_rows = float(joint.repeats.sum())
+    charge = 2.0 if criterion == "aic" else float(np.log(n_rows))
     most = most if number is None else number + PATIENCE
     best, at, chosen = {}, state, None
     for _ in range(_MOST_TURNS):
         z, w = joint.working(at.eta)
         problem = problem_of([prepared_for(joint, f, at.t, z, w)], joint.options)
         positions = count_positions(problem)
-        extra = search_penalty(problem, positions, n_rows, most)[0] * (not is_aic)
+        extra = search_penalty(criterion, problem, positions, n_rows, most)[0]
         knots, since, before = search(problem, most).knots, 0, chosen
         values, total = {}, {}
         for k in range(most + 1) if number is None else [number]:

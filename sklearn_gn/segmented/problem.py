@@ -311,7 +311,9 @@ class Problem(NamedTuple):
     def at(self, rows=None, t=None):
         """Return the problem with candidates at or, of jumps, before rows, or at t."""
         table = self.table
-        if rows is None:
+        if t is not None:
+            rows = np.minimum(locate(table, t), table.n_rows[:, None] - 1)
+        elif rows is None:
             rows = spread(0, table.x.shape[1] - 1, MOST_CANDIDATES)
         rows = np.broadcast_to(rows, (len(table.x), np.shape(rows)[-1]))
         here, before = take(table.x, rows), take(table.x, np.maximum(rows - 1, 0))

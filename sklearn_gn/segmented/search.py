@@ -273,10 +273,7 @@ def insert(problem, knots, below=np.inf):
     (first, last), distance = ends(problem), problem.limits.min_distance[:, None]
     if not problem.form.step:
         places = np.hstack([first, last, knots - distance, knots + distance])
-        rows = np.minimum(
-            locate(problem.table, places), problem.table.n_rows[:, None] - 1
-        )
-        at = problem.at(rows, places)
+        at = problem.at(t=places)
         own, places = gains(at, orthogonal_part(at, pieces, found))
         gain, t = np.hstack([gain, own]), np.hstack([t, places])
     gain = np.where(gain >= np.maximum(found.rss - below, 0)[:, None], gain, -1)

@@ -64,11 +64,12 @@ def n_parameters(problem, n_breakpoints):
     return m * base + n_breakpoints * (1 + m * (form.ramp + form.step))
 
 
-def search_penalty(problem, positions, n_rows, most):
+def search_penalty(criterion, problem, positions, n_rows, most):
     """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k).
 
-    They were searched among so many independent ``positions`` (B,). A breakpoint may
-    have several directions, whose share of the square is a beta variable.
+    Other criteria have no such cost. The breakpoints were searched among so many
+    independent ``positions`` (B,). A breakpoint may have several directions, whose
+    share of the square is a beta variable.
     """
     form = problem.form
     numbers, is_both = n_parameters(problem, np.arange(most)), form.ramp * form.step
@@ -77,7 +78,7 @@ def search_penalty(problem, positions, n_rows, most):
     left = np.maximum(n_rows - numbers - is_both, shown + 1) - shown
     rest = betaincinv(left / 2, shown / 2, (1 - LEVEL) / positions[:, None])
     charged = (1 + directions) * np.log(n_rows)
-    excess = np.maximum(-n_rows * np.log(rest) - charged, 0)
+    excess = np.maximum(-n_rows * np.log(rest) - charged, 0) * (criterion == "bic")
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
 
 
@@ -183,9 +184,7 @@ def choose(prepared, options, limits, shared=False, start=None):
     is_open, value = n_breakpoints is None, None
     largest = most if is_open else n_breakpoints + PATIENCE if n_breakpoints else 0
     positions = count_positions(problem)
-    extra = search_penalty(problem, positions, n_rows[:, None], largest)
-    if criterion in ("aic", "gcv"):
-        extra *= 0
+    extra = search_penalty(criterion, problem, positions, n_rows[:, None], largest)
     if is_open:
 
         def value(rss, k, series):
@@ -201,8 +200,7 @@ def choose(prepared, options, limits, shared=False, start=None):
     refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:
         columns = path_columns(problem, found, n_rows, prepared, options)
-        if criterion == "bic":
-            columns["search_penalty"] = extra
+        columns["search_penalty"] = extra
         if is_open and criterion == "bic" and are_rows.any():
             for k in np.flatnonzero([e is None for e in residuals]):
                 knots = np.nan_to_num(found.knots[k])
@@ -212,7 +210,7 @@ def choose(prepared, options, limits, shared=False, start=None):
             columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
-            total = columns[criterion] + columns.get("search_penalty", 0)
+            total = columns[criterion] + columns["search_penalty"]
             chosen = np.argmin(np.where(near, total, np.inf), axis=1)
         else:
             near[:, n_breakpoints + 1 :] = False
@@ -290,7 +288,8 @@ def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
             own = positions[[b]]
             if problem.form.ramp and problem.form.step:  # whose positions are the rows
                 own = own / noise.redundancy
-            extra = search_penalty(problem, own, n_independent, len(value) - 1)
+            given = own, n_independent, len(value) - 1
+            extra = search_penalty("bic", problem, *given)
             if np.argmin(value + extra[0]) >= k:
                 break
             penalty[b, k] = np.inf
@@ -329,7 +328,7 @@ def choose_kinds(prepared, options, limits, start=(None,) * 3):
     def total(found):
         t, path, *_ = found
         at = np.searchsorted(path["n_breakpoints"], len(t))
-        return path[criterion][at] + path.get("search_penalty", 0 * path["rss"])[at]
+        return path[criterion][at] + path["search_penalty"][at]
 
     answers, room = [], most if n_breakpoints is None else 0
     largest = max(most, n_breakpoints or 0)
@@ -345,8 +344,8 @@ def choose_kinds(prepared, options, limits, start=(None,) * 3):
         problems, excess = {}, {}
         for kind, (*_, one) in zip((KINK, BOTH, JUMP), found, strict=True):
             one = problems[kind] = one._replace(form=one.form._replace(slope=True))
-            costs = search_penalty(one, count_positions(one), n_rows, 2 * largest + 1)
-            excess[kind] = np.diff(costs[0]) * (criterion == "bic")
+            given = one, count_positions(one), n_rows, 2 * largest + 1
+            excess[kind] = np.diff(search_penalty(criterion, *given)[0])
         mixture, best = Mixture(problems, criterion, n_rows, excess), None
         for t, path, form, _ in found:
             start = _state(mixture, t, ((form.ramp, form.step),) * len(t), form.slope)
