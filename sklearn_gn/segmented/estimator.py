@@ -323,18 +323,18 @@ class SegmentedRegressor(
         if is_joint:
             fitted.fit_joint(self, data, check_offset(offset, X), y_std is not None)
             return self
-        rows, kind = (data.linear, *data[3:6]), data.kinds[0]
         x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
+        rows = data.linear, data.weight, data.repeats, data.variance
         prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
-        options = preparation.options_of(self, kind)
+        options = preparation.options_of(self, data.kinds[0])
         if len(options.known):
-            preparation.check_inside(prepared[0], options.known, kind)
+            preparation.check_inside(prepared[0], options)
         if len(prepared) > 1:
-            fitted.fit_columns(self, prepared, options, kind, y_std)
+            fitted.fit_columns(self, prepared, options, y_std)
             return self
         (prepared,) = prepared
-        found = find_of_one(self, prepared, options, kind)
-        scale = fitted.set_fit(self, prepared, kind, *found)
+        found = find_of_one(self, prepared, options)
+        scale = fitted.set_fit(self, prepared, *found)
         fitted.judge_rows(self, X, y, prepared, options, scale)
         return self
 

@@ -95,7 +95,7 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
             setattr(model, name, [getattr(part, name) for part in parts])
 
 
-def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=None):
+def set_fit(model, prepared, options, path, t, clipped, problem, noises=None):
     """Set the attributes of a fit of one feature; return the scale of the residuals."""
     t, free = with_known(prepared, options, t)
     noise_kind = Covariance(model.covariance, model.hac_lags)
@@ -104,7 +104,7 @@ def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=No
     figures = {name: value[0] for name, value in figures.items()}
     features = [(fits.of(0), prepared.rows, interval[0], problem, path)]
     of_all = noise, scale[0], figures, features
-    set_attributes(model, [kind], Family("gaussian"), *of_all)
+    set_attributes(model, [options.kind], Family("gaussian"), *of_all)
     of_sums = prepared.rows.rest > 0 or prepared.has_precisions
     if not of_sums and clipped is prepared:
         model._noise_rows = prepared.rows
@@ -172,7 +172,7 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
 # --- several columns of y -------------------------------------------------------------
 
 
-def fit_columns(model, prepared, options, kind, y_std):
+def fit_columns(model, prepared, options, y_std):
     """Fit several columns of y with common breakpoints."""
     text = (
         "{} cannot be combined with several columns of y: fit the columns one by one, "
@@ -183,7 +183,7 @@ def fit_columns(model, prepared, options, kind, y_std):
     preparation.refuse_parts(model, text)
     refuse(model, text, jumps=bool(model.jumps))
     problem, fits, interval, path = _fits(model, prepared, options)
-    preparation.warn_of_room(model, prepared[0], options, kind, int(fits[0].free.sum()))
+    preparation.warn_of_room(model, prepared[0], options, int(fits[0].free.sum()))
     of_columns = []
     for own, each in zip(fits, prepared, strict=True):
         one = copy(model)
@@ -193,7 +193,7 @@ def fit_columns(model, prepared, options, kind, y_std):
         feature = own, each.rows, interval, problem, path
         noise = noise_of(residual, None, own.n_parameters)
         of_all = noise, own.noise_std, inference.statistics(own), [feature]
-        set_attributes(one, [kind], Family("gaussian"), *of_all)
+        set_attributes(one, [options.kind], Family("gaussian"), *of_all)
         one._row_checks = RowChecks(len(each.rows.y))
         of_columns.append(one)
     state = vars(of_columns[0]) | {"autocorrelation": model.autocorrelation}
@@ -393,7 +393,7 @@ def _joint_of(model, data, offset, family, number):
         center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
         scalings.append(scaling._replace(center=center, size=size))
     own, options = scalings[0], preparation.options_of(model, data.kinds[0])
-    preparation.check_inside(first._replace(scaling=own), options.known, data.kinds[0])
+    preparation.check_inside(first._replace(scaling=own), options)
     form, least = options.form, options.min_rows
     least = least or preparation.fewest_rows(form, first.repeats.sum())
     options = options._replace(

@@ -37,6 +37,7 @@ class Options(NamedTuple):
     min_rows: float | None
     autocorrelation: int | str | None = None  # of the noise: an order, or "auto"
     criterion: str = "bic"
+    kind: str | None = None  # of dates, in which breakpoints are given
 
 
 def options_of(model, kind):
@@ -74,7 +75,7 @@ def options_of(model, kind):
     if not form.ramp:
         text = "{} needs lines whose slopes change: set degree=1 and kinks=True."
         refuse(model, text, flat=None)
-    more = model.min_rows, model.autocorrelation, model.criterion
+    more = model.min_rows, model.autocorrelation, model.criterion, kind
     return Options(form, known, tuple(bounds), distance, *more)
 
 
@@ -287,8 +288,9 @@ def problem_of(prepared, options, with_candidates=True):
     return problem.at() if with_candidates else problem
 
 
-def check_inside(prepared, known, kind):
+def check_inside(prepared, options):
     """Known breakpoints must lie inside the data."""
+    known, kind = options.known, options.kind
     low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
     if np.any((known <= low) | (known >= high)):
         ends = _as_text((low, high), kind)
@@ -307,7 +309,7 @@ def _as_text(positions, kind):
     return [str(t).removesuffix("T00:00:00") for t in seconds]
 
 
-def warn_of_room(model, prepared, options, kind, found):
+def warn_of_room(model, prepared, options, found):
     """Warn where the data have no room for as many breakpoints as were asked for."""
     asked = model.n_breakpoints
     if asked == "auto" or found >= asked:
@@ -318,7 +320,7 @@ def warn_of_room(model, prepared, options, kind, found):
     if least is None:  # of many segments a tenth of the rows is too many
         least = fewest_rows(options.form, 100.0 if n_segments > 10 else 0.0)
     if bounds[0] >= data[1] or bounds[1] <= data[0]:
-        (low, high), ends = _as_text(bounds, kind), _as_text(data, kind)
+        (low, high), ends = (_as_text(each, options.kind) for each in (bounds, data))
         advice = (
             f"bounds=({low}, {high}) lie outside the data, which reach from {ends[0]} "
             f"to {ends[1]}: give bounds inside."

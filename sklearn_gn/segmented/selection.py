@@ -123,11 +123,11 @@ def find_breakpoints(model, prepared, options, shared=False):
     return found, prepared, problem
 
 
-def find_of_one(model, prepared, options, kind):
+def find_of_one(model, prepared, options):
     """Return options with the form, path, breakpoints, clipped series, and problem."""
     found, (clipped,), problem = find_breakpoints(model, [prepared], options)
     ((t, path, form),) = found
-    warn_of_room(model, prepared, options, kind, len(t))
+    warn_of_room(model, prepared, options, len(t))
     return options._replace(form=form), path, t, clipped, problem
 
 

@@ -114,7 +114,7 @@ def fit(model, chunks):
     options = options_of(model, None)
 
     def search(prepared):
-        found = find_of_one(model, prepared, options, None)
+        found = find_of_one(model, prepared, options)
         return (prepared, found), prepared.scaling.to_user(found[2])
 
     found = fold_chunks(chunks, _range_of, _joined)
@@ -125,7 +125,7 @@ def fit(model, chunks):
     prepared, found = bins.until_open(search)
     model.n_features_in_, model._columns = 1, [0]
     _check_feature_names(model, first[0], reset=True)
-    set_fit(model, prepared, None, *found)
+    set_fit(model, prepared, *found)
 
 
 class ChunkBins(Bins):
@@ -276,21 +276,20 @@ class Stream(Bins):
         with one_blas_thread():
             if len(x):
                 self.add(x, y, weight)
-            found, kind = self.follow(model, self.options), model._date_kind
+            found = self.follow(model)
             if found is None:  # a search of all rows is worthwhile
                 self.is_open[:] = True
                 prepared = self.points()
-                found = find_of_one(model, prepared, self.options, kind)
-                set_fit(model, prepared, kind, *found)
+                set_fit(model, prepared, *find_of_one(model, prepared, self.options))
                 self.is_new, self.checked = True, None
             else:
                 prepared, t, problem = found
                 given = self.path, t, prepared, problem, [self.noise]
-                set_fit(model, prepared, kind, self.options, *given)
+                set_fit(model, prepared, self.options, *given)
         model._kept, model._stream = (prepared, self.options), self
         model._row_checks = RowChecks(self.n_rows)
 
-    def follow(self, model, options):
+    def follow(self, model):
         """Return rows, their breakpoints and problem; None if a search is worthwhile.
 
         Kinks move from where they are to within a hundredth of a standard error. What
@@ -298,6 +297,7 @@ class Stream(Bins):
         from the loss without the cheapest. Rows that are added raise all sums of
         squares, so that until they could have closed the gap neither is looked at.
         """
+        options = self.options
 
         def fit(prepared):
             problem, tol = problem_of([prepared], options, False), 1e-4 / self.n_rows
