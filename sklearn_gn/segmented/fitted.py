@@ -411,11 +411,9 @@ def _joint_of(model, data, offset, family, number):
                 "n_breakpoints as a number."
             )
         n_segments = 1 + (model.max_breakpoints if number is None else number)
-        for name, segments, sign, value, is_equal in preparation.parse_slopes(
-            model.slopes, n_segments + len(options.known)
-        ):
-            value = value * float(own.size / scaling.y_size)
-            slopes.append((name, segments, sign, value, is_equal))
+        given = preparation.parse_slopes(model.slopes, n_segments + len(options.known))
+        unit = float(own.size / scaling.y_size)
+        slopes = [(*each, value * unit, equal) for *each, value, equal in given]
     if model.through is not None:
         if data.linear.shape[1]:
             raise ValueError("through needs X with one feature, which breaks.")
@@ -520,7 +518,6 @@ def split(model, X):
 
 
 def _figures(whole, state, fit):
-    """Return the figures of the whole fit."""
     if not whole.family.has_known_variance:
         return inference.statistics(fit)
     family, weight, n_rows = whole.family, whole.weight, float(whole.repeats.sum())

@@ -88,7 +88,6 @@ def refuse(model, text, **plain):
 
 
 def _positions(name, given, kind):
-    """Positions that a parameter gives, as numbers."""
     if kind is not None:
         return dates.given_days(name, given)
     values = np.asarray(given)

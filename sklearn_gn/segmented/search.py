@@ -126,7 +126,6 @@ def _partition(problem, path, series):
 
 
 def _grow(problem, path, value):
-    """Insert breakpoints one by one, up to the largest number."""
     floor = EXACT * np.maximum(problem.table.total, np.finfo(float).tiny)
     growing, knots = np.arange(len(floor)), np.empty((len(floor), 0))
     best, since = np.full(len(floor), np.inf), np.zeros(len(floor), int)

@@ -192,8 +192,8 @@ def choose(prepared, options, limits, shared=False, start=None):
             return criterion_value(criterion, rss, number, n) + extra[series, k]
 
     # Where there are rows, and no sums alone, their noise may be correlated.
-    are_rows = [options.autocorrelation and not each.rows.rest > 0 for each in prepared]
-    are_rows = np.array(are_rows, bool)
+    allows = is_open and criterion == "bic" and bool(options.autocorrelation)
+    are_rows = np.array([allows and not each.rows.rest > 0 for each in prepared])
     found = search(problem, largest, value, start)
     is_best = start is not None or (separable(problem) and not problem.n_linear)
     refined = np.full(found.rss.shape, is_best)
@@ -201,7 +201,7 @@ def choose(prepared, options, limits, shared=False, start=None):
     while True:
         columns = path_columns(problem, found, n_rows, prepared, options)
         columns["search_penalty"] = extra
-        if is_open and criterion == "bic" and are_rows.any():
+        if are_rows.any():
             for k in np.flatnonzero([e is None for e in residuals]):
                 knots = np.nan_to_num(found.knots[k])
                 residuals[k] = residuals_in_order(problem, knots)[..., 0]
@@ -230,9 +230,7 @@ def choose(prepared, options, limits, shared=False, start=None):
         path = {n: np.broadcast_to(own, shape)[b, kept] for n, own in columns.items()}
         answers.append((found.knots[k][b], path, options.form))
         # Waves that need more breakpoints than were tried pass for correlated noise.
-        if not (is_open and criterion == "bic" and are_rows[b] and k < kept[-1]):
-            continue
-        if np.argmin(path["bic"]) == len(kept) - 1:
+        if are_rows[b] and k < kept[-1] and np.argmin(path["bic"]) == len(kept) - 1:
             white = options._replace(autocorrelation=None)
             again = partial(choose, [prepared[b]], white)
             ((_, more, _),), *_ = again((None, 2 * kept[-1]))
