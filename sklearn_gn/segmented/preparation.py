@@ -12,12 +12,15 @@ from sklearn_gn.data.rows import validate_data, weights_of
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
     FEWEST_ROWS,
+    HALF,
     Form,
     Limits,
     Problem,
     Scaling,
     make_table,
+    take,
 )
 
 _KINDS = {
@@ -282,7 +285,19 @@ def problem_of(prepared, options, with_candidates=True):
     least = fewest_rows(options.form, n_rows) if least is None else least
     least = np.full(len(n_rows), least, float)
     low, high = scaling.x(np.array(options.bounds)).T
-    limits = Limits(low, high, min_distance, least)
+    # The rows at which the first and the last segment have enough of them.
+    enough, n = least[:, None] * (1 - HALF), table.n_rows[:, None]
+    ends = np.argmax(table.count[:, 1:] >= enough, axis=1)[:, None]
+    after = np.sum(table.count[:, :-1] <= take(table.count, n) - enough, axis=1)
+    ends = np.hstack([ends, np.clip(after[:, None] - 1, 0, n - 1), 0 * n, n - 1])
+    first, last, start, end = take(table.x, ends).T
+    form, beside = options.form, np.sqrt(DEPENDENT)  # where segments are level
+    first = np.maximum(
+        first, start + np.maximum(min_distance, beside * (not form.slope))
+    )
+    last = np.minimum(last, end - np.maximum(min_distance, beside * form.flat_end))
+    given = low, high, min_distance, least
+    limits = Limits(*given, np.maximum(low, first), np.minimum(high, last))
     problem = Problem(table, options.form, scaling.x(options.known), limits)
     return problem.at() if with_candidates else problem
 

@@ -265,12 +265,19 @@ class Form(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Where breakpoints may lie."""
+    """Where breakpoints may lie.
+
+    A level segment at one position of many rows is the limit of those that reach into
+    the gap beside it. Other lines are the same at all places in this gap.
+    """
 
     low: np.ndarray  # (B,) least and largest position
     high: np.ndarray
     min_distance: np.ndarray  # (B,) between breakpoints, and to the ends of the data
     min_rows: np.ndarray  # (B,) rows of a segment
+    # (B,) The first and the last position that all of these leave to a breakpoint.
+    first: np.ndarray = np.float64(-np.inf)
+    last: np.ndarray = np.float64(np.inf)
 
 
 class Candidates(NamedTuple):
@@ -394,7 +401,7 @@ def sum_of_squares(problem, knots):
 def feasible(problem, trials):
     """Return which sorted breakpoints keep the limits, of shape (B, T)."""
     table, form, known, limits = problem[:4]
-    low, high, distance, least = np.stack(limits)[..., None, None]
+    low, high, distance, least = np.stack(limits[:4])[..., None, None]
     inside = np.all((trials >= low) & (trials <= high), axis=-1)
     lead = trials.shape[:-1]
     known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))

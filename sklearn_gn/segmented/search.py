@@ -44,7 +44,6 @@ from sklearn_gn.segmented.programme import MOST_ROWS, STARTS, kinks_at_rows
 
 PATIENCE = 2  # breakpoints without improvement of the criterion that end the growth
 _ROUGH = 1e-5  # relative gain of a step that ends a descent where more is to come
-_BESIDE = float(np.sqrt(DEPENDENT))  # distance of what lies right beside a row
 _COARSE = 16  # positions that are tried on the way, for each kink
 SIGNIFICANT = 3.0  # standard deviations of a correlation that is no chance
 
@@ -108,9 +107,11 @@ def _partition(problem, path, series):
     limits = Limits(*(each[0] for each in problem.limits))
     while True:
         before = path.rss[series].copy()
-        knots = path.knots[k][series]
-        coef = solve(table, all_pieces(problem, knots)).coef[0]
-        linear = np.vstack([np.eye(q), -coef[len(coef) - problem.n_linear :]])
+        linear = np.eye(q)
+        if problem.n_linear:
+            knots = path.knots[k][series]
+            coef = solve(table, all_pieces(problem, knots)).coef[0]
+            linear = np.vstack([linear, -coef[len(coef) - problem.n_linear :]])
         targets = np.swapaxes(table.targets[0], 1, 2) @ linear
         targets = targets.reshape(len(targets), -1)
         later = np.column_stack([table.powers[0], targets])[: n + 1].T
@@ -119,7 +120,9 @@ def _partition(problem, path, series):
         explained, paths = programme.best_partitions(segments, most)
         for k in np.flatnonzero(np.isfinite(explained)):
             knots = segments.t[paths[k][1:-1]][None]
-            path.keep(series, knots, sum_of_squares(problem, knots))
+            rss = np.maximum(table.total - explained[k], 0)
+            rss = sum_of_squares(problem, knots) if problem.n_linear else rss
+            path.keep(series, knots, rss)
         falls = path.rss[series] < (1 - _ROUGH) * before
         if not (problem.n_linear and falls.any()):
             break
@@ -269,8 +272,8 @@ def insert(problem, knots, below=np.inf):
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, orthogonal_part(problem, pieces, found))
-    (first, last), distance = ends(problem), problem.limits.min_distance[:, None]
-    if not problem.form.step:
+    _, _, distance, _, first, last = np.stack(problem.limits)[..., None]
+    if not problem.form.step and np.any((first > LEFT) | (last < 1)):
         places = np.hstack([first, last, knots - distance, knots + distance])
         at = problem.at(t=places)
         own, places = gains(at, orthogonal_part(at, pieces, found))
@@ -288,25 +291,6 @@ def insert(problem, knots, below=np.inf):
         best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
     return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
-
-
-def ends(problem):
-    """Return the first and the last position that limits leave a breakpoint, (B, 1).
-
-    A level segment at one position of many rows is the limit of those that reach into
-    the gap beside it. Other lines are the same at all places in this gap.
-    """
-    table, (low, high, distance, least) = problem.table, problem.limits
-    count, n, least = table.count, table.n_rows[:, None], least[:, None] * (1 - HALF)
-    level = [not problem.form.slope, problem.form.flat_end]
-    before, after = np.maximum(distance, _BESIDE * np.array(level)[:, None])[..., None]
-    # The rows at which the first and the last segment have enough of them.
-    first = np.argmax(count[:, 1:] >= least, axis=1)[:, None]
-    last = np.sum(count[:, :-1] <= take(count, n) - least, axis=1)[:, None] - 1
-    first = np.maximum(take(table.x, first), table.x[:, :1] + before)
-    last = take(table.x, np.clip(last, 0, n - 1))
-    last = np.minimum(last, take(table.x, n - 1) - after)
-    return np.maximum(low[:, None], first), np.minimum(high[:, None], last)
 
 
 def gains(problem, parts):
@@ -533,7 +517,8 @@ def within_limits(problem, knots, step, inverse):
 
     ``inverse`` is that of the Gauss-Newton matrix, whose quadratic model is minimised.
     """
-    (first, last), k = ends(problem), knots.shape[1]
+    first, last = np.stack(problem.limits[4:])[..., None]
+    k = knots.shape[1]
     far = np.repeat(problem.limits.min_distance[:, None], k - 1, axis=1)
     # What differences of neighbours are at least, and which of these are asked for.
     least = np.hstack([first, far, -last])
