@@ -32,7 +32,8 @@ def diagnose(model):
     if not several:
         several = [Finding("none", "The lines pass through the data.")]
     name = "R2" if "r2" in model.statistics_ else "D2"
-    return Diagnosis(f"{described}, {name} {_explained(model):.4g}", several)
+    explained = model.statistics_[name.lower()]
+    return Diagnosis(f"{described}, {name} {explained:.4g}", several)
 
 
 def _constant(model):
@@ -87,9 +88,10 @@ def warn_of_number(model, outlying=()):
     """Warn where the number of breakpoints that was chosen means little."""
     if len(outlying) and not _is_exact(model):
         rows = ", ".join(map(str, outlying[:_NAMED]))
+        other = "" if model.loss == "huber" else ", or set loss='huber'"
         warn_user(
             "Breakpoints follow a few rows that may be outliers, far from the lines "
-            f"through the others: {rows}. Look at these rows, or set loss='huber'."
+            f"through the others: {rows}. Look at these rows{other}."
         )
     finding = _limit(model)
     cap = finding is not None and finding.parameter == "max_breakpoints"
@@ -249,12 +251,8 @@ def is_correlated(model):
 
 
 def _is_exact(model):
-    return _explained(model) >= 1 - EXACT
-
-
-def _explained(model):
-    """Return the share of the variance, or of the deviance, that the lines explain."""
-    return model.statistics_.get("r2", model.statistics_.get("d2"))
+    figures = model.statistics_
+    return figures.get("r2", figures.get("d2")) >= 1 - EXACT
 
 
 RULES = (

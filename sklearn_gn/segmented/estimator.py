@@ -97,8 +97,6 @@ class SegmentedRegressor(
     flat : {"first", "last", "both"}, default=None
         Which segments are level: the first (a threshold), the last (a saturation) or
         both. If None, none has to be.
-    shape : {"convex", "concave"}, default=None
-        If "convex", slopes only rise from segment to segment; "concave": only fall.
     loss : {"squared_error", "huber"}, default="squared_error"
         With "huber", residuals beyond 1.345 robust standard deviations count linearly:
         for rows with outliers.
@@ -154,7 +152,7 @@ class SegmentedRegressor(
     selection_path_ : dict of ndarrays
         The numbers ``n_breakpoints`` that were tried, with ``n_parameters``, ``rss``
         and the criterion; ``rss`` and "gcv" relative to a constant, and
-        ``search_penalty``, what is added to "bic".
+        ``search_penalty``, what is added to it.
     estimators_ : list of SegmentedRegressor
         Only with several columns of y, which break at the same places: the fit of each
         column. ``segments_``, ``jumps_`` and ``parameters_`` are then lists, too, and
@@ -201,7 +199,6 @@ class SegmentedRegressor(
         "covariance": [StrOptions(dict.fromkeys(COVARIANCES).keys())],
         "hac_lags": [_COUNT, None],
         "flat": [StrOptions({"first", "last", "both"}), None],
-        "shape": [StrOptions({"convex", "concave"}), None],
         "loss": [StrOptions({"squared_error", "huber"})],
         "autocorrelation": [_COUNT, StrOptions({"auto"}), None],
         "family": [StrOptions(dict.fromkeys(FAMILIES).keys())],
@@ -228,7 +225,6 @@ class SegmentedRegressor(
         ] = "nonrobust",
         hac_lags: int | None = None,
         flat: Literal["first", "last", "both"] | None = None,
-        shape: Literal["convex", "concave"] | None = None,
         loss: Literal["squared_error", "huber"] = "squared_error",
         autocorrelation: int | Literal["auto"] | None = "auto",
         family: Literal["gaussian", "poisson", "binomial"] = "gaussian",
@@ -249,7 +245,6 @@ class SegmentedRegressor(
         self.covariance = covariance
         self.hac_lags = hac_lags
         self.flat = flat
-        self.shape = shape
         self.loss = loss
         self.autocorrelation = autocorrelation
         self.family = family
@@ -328,18 +323,18 @@ class SegmentedRegressor(
         if is_joint:
             fitted.fit_joint(self, data, check_offset(offset, X), y_std is not None)
             return self
-        rows, kind = (data.linear, *data[3:6]), data.kinds[0]
         x, columns_of_y = data.x[:, 0], np.atleast_2d(data.y.T)
+        rows = data.linear, data.weight, data.repeats, data.variance
         prepared = [preparation.prepare(x, own, *rows) for own in columns_of_y]
-        options = preparation.options_of(self, kind)
+        options = preparation.options_of(self, data.kinds[0])
         if len(options.known):
-            preparation.check_inside(prepared[0], options.known, kind)
+            preparation.check_inside(prepared[0], options)
         if len(prepared) > 1:
-            fitted.fit_columns(self, prepared, options, kind, y_std)
+            fitted.fit_columns(self, prepared, options, y_std)
             return self
         (prepared,) = prepared
-        found = find_of_one(self, prepared, options, kind)
-        scale = fitted.set_fit(self, prepared, kind, *found)
+        found = find_of_one(self, prepared, options)
+        scale = fitted.set_fit(self, prepared, *found)
         fitted.judge_rows(self, X, y, prepared, options, scale)
         return self
 
@@ -380,11 +375,10 @@ class SegmentedRegressor(
         return tags
 
     def __getattr__(self, name):
-        if name not in vars(self).get("_later", ()):
+        stream = vars(self).get("_stream")
+        if stream is None or not stream.waiting or not fitted.is_of_fit(name):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
-        rows = {key: vars(self)[key] for key in ("_kept", "_stream", "_row_checks")}
-        self._later[name]()  # sets what an update has postponed
-        vars(self).update(rows)
+        stream.catch_up(self)  # rows of updates that nobody has asked for yet
         return getattr(self, name)
 
     def __getstate__(self):
@@ -397,9 +391,10 @@ class SegmentedRegressor(
     ) -> Self:
         """Add rows to the fit, and move the breakpoints to where they belong.
 
-        The time to add a row hardly grows with the number of rows. Where the criterion
-        would take one breakpoint more or less, or a breakpoint would be better
-        elsewhere, all rows are searched again. In between, kinks move until they are
+        The rows wait until something of the fit is read, so that many calls take little
+        more time than one, which hardly grows with the number of rows. Where the
+        criterion would take one breakpoint more or less, or a breakpoint would be
+        better elsewhere, all rows are searched again. Else kinks move until they are
         within a hundredth of a standard error, their intervals follow the delta method,
         and the correlation of the noise keeps its value from the last search. A model
         that is saved leaves its rows behind: fit it before the next update.

@@ -81,7 +81,7 @@ def existence_test(model, X, y, sample_weight, method, n_draws, random_state):
         data = read(model, X, y, sample_weight)
         prepared = prepare(data.x[:, 0], data.y, data.linear, data.weight)
         options, scaling = options_of(model, data.kinds[0]), prepared.scaling
-        check_inside(prepared, options.known, data.kinds[0])
+        check_inside(prepared, options)
         problem = problem_of([prepared], options)
         rows = spread(0, problem.table.x.shape[1] - 1, MOST_POSITIONS)
         problem = problem.at(rows)

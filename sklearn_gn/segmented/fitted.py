@@ -15,7 +15,6 @@ and the covariance of the whole.
 
 from copy import copy
 from numbers import Integral
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -32,29 +31,30 @@ from sklearn_gn.segmented.joint import Family, linearised
 from sklearn_gn.segmented.least_squares import Covariance, LinearFit, Rows
 from sklearn_gn.segmented.noise import noise_of, outlying_rows, rows_for_errors
 from sklearn_gn.segmented.preparation import problem_of, refuse, stack, with_known
-from sklearn_gn.segmented.problem import EXACT, Problem, Scaling, sum_of_squares
+from sklearn_gn.segmented.problem import EXACT, Scaling, sum_of_squares
 from sklearn_gn.segmented.search import refine, residuals_in_order
 from sklearn_gn.segmented.selection import find_breakpoints
 
-OF_ROWS = ("_kept", "_stream", "_noise_rows")  # which a saved model leaves behind
-_OF_SOME = ("robust_weights_", "estimators_", "_row_checks", "_noise_scale", *OF_ROWS)
+OF_ROWS = "_kept", "_stream", "_noise_rows"  # which a saved model leaves behind
+_OF_FIT = "_fit", "_fits", "_noise_of_fit", "_noise_scale", "_parts", "_row_checks"
+_OF_FEATURES = "n_features_in_", "feature_names_in_"
 
 
-class Feature(NamedTuple):
-    """What is set of one broken feature."""
-
-    fit: inference.Fit
-    rows: Rows  # by number
-    interval: np.ndarray
-    problem: Problem  # with the bounds
-    path: dict
+def is_of_fit(name):
+    """Return whether an attribute changes with the rows of a fit."""
+    is_public = name.endswith("_") and not name.startswith("_")
+    return name in _OF_FIT + OF_ROWS or (is_public and name not in _OF_FEATURES)
 
 
 def set_attributes(model, kinds, family, noise, noise_std, figures, features):
-    """Set the fitted attributes from the figures of the whole and each feature's."""
-    for name in (*_OF_SOME, "_later"):
-        vars(model).pop(name, None)
-    fits = [each.fit for each in features]
+    """Set the attributes from the figures of the whole and those of each feature.
+
+    These are a fit, its rows by number, intervals, the problem with the bounds, and the
+    path over the numbers of breakpoints.
+    """
+    for name in filter(is_of_fit, [*vars(model)]):
+        delattr(model, name)
+    fits = [fit for fit, *_ in features]
     unknown = family.has_known_variance or fits[0].is_noise_unknown
     model._fits, model._family, model._date_kinds = fits, family, kinds
     model._covariance = Covariance(model.covariance, model.hac_lags)
@@ -68,24 +68,24 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
     model.noise_std_ = float("nan" if unknown else noise_std)
     model.statistics_ = {name: float(value) for name, value in figures.items()}
     model._parts, model._is_listed, parts = [], False, []
-    for f, each in enumerate(features):
+    for f, (fit, rows, interval, problem, path) in enumerate(features):
         to_user = np.asarray if kinds[f] is None else dates.from_days
-        segments = inference.segment_table(each.fit, each.rows)
+        segments = inference.segment_table(fit, rows)
         for name in ("start", "end"):
             segments[name] = to_user(segments[name])
         own = {
-            "breakpoints_": to_user(each.fit.breakpoints),
-            "breakpoint_std_": inference.breakpoint_errors(each.fit),
-            "breakpoint_interval_": to_user(each.interval),
+            "breakpoints_": to_user(fit.breakpoints),
+            "breakpoint_std_": inference.breakpoint_errors(fit),
+            "breakpoint_interval_": to_user(interval),
             "segments_": segments,
             "jumps_": segments["jump"][1:],
-            "selection_path_": each.path,
+            "selection_path_": path,
         }
         part = copy(model)
-        vars(part).update(own, _fit=each.fit, _feature=f, _name=broken[f])
+        vars(part).update(own, _fit=fit, _feature=f, _name=broken[f])
         part._date_kind = kinds[f]
         part._held_by_bounds, part._cut_by_bounds = inference.at_bounds(
-            each.fit, each.problem, each.interval
+            fit, problem, interval
         )
         parts.append(part)
     vars(model).update(vars(parts[0]))
@@ -95,16 +95,16 @@ def set_attributes(model, kinds, family, noise, noise_std, figures, features):
             setattr(model, name, [getattr(part, name) for part in parts])
 
 
-def set_fit(model, prepared, kind, options, path, t, clipped, problem, noises=None):
+def set_fit(model, prepared, options, path, t, clipped, problem, noises=None):
     """Set the attributes of a fit of one feature; return the scale of the residuals."""
     t, free = with_known(prepared, options, t)
     noise_kind = Covariance(model.covariance, model.hac_lags)
     given = [prepared], [clipped], problem, noise_kind, noises
     fits, figures, scale, interval, (noise,) = infer_all(options, t[None], free, *given)
     figures = {name: value[0] for name, value in figures.items()}
-    features = [Feature(fits.of(0), prepared.rows, interval[0], problem, path)]
+    features = [(fits.of(0), prepared.rows, interval[0], problem, path)]
     of_all = noise, scale[0], figures, features
-    set_attributes(model, [kind], Family("gaussian"), *of_all)
+    set_attributes(model, [options.kind], Family("gaussian"), *of_all)
     of_sums = prepared.rows.rest > 0 or prepared.has_precisions
     if not of_sums and clipped is prepared:
         model._noise_rows = prepared.rows
@@ -128,7 +128,7 @@ def judge_rows(model, X, y, prepared, options, scale):
     if model.n_breakpoints == "auto":
         few = 1 + (model.min_rows or preparation.FEWEST_ROWS)
         outlying = outlying_rows(fit, prepared, options, few)
-        warn_of_number(model, order[outlying] if model.loss != "huber" else ())
+        warn_of_number(model, order[outlying])
 
 
 def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
@@ -172,7 +172,7 @@ def infer_all(options, t, free, prepared, clipped, problem, kind, noises=None):
 # --- several columns of y -------------------------------------------------------------
 
 
-def fit_columns(model, prepared, options, kind, y_std):
+def fit_columns(model, prepared, options, y_std):
     """Fit several columns of y with common breakpoints."""
     text = (
         "{} cannot be combined with several columns of y: fit the columns one by one, "
@@ -181,19 +181,19 @@ def fit_columns(model, prepared, options, kind, y_std):
     if y_std is not None:
         raise ValueError(text.format("y_std"))
     preparation.refuse_parts(model, text)
-    refuse(model, text, shape=None, jumps=bool(model.jumps))
+    refuse(model, text, jumps=bool(model.jumps))
     problem, fits, interval, path = _fits(model, prepared, options)
-    preparation.warn_of_room(model, prepared[0], options, kind, int(fits[0].free.sum()))
+    preparation.warn_of_room(model, prepared[0], options, int(fits[0].free.sum()))
     of_columns = []
     for own, each in zip(fits, prepared, strict=True):
         one = copy(model)
         one.autocorrelation = None
         of_one = problem_of([each], options, False)._replace(known=own.t[None])
         residual = residuals_in_order(of_one, own.t[None, :0])[0, :, 0]
-        feature = Feature(own, each.rows, interval, problem, path)
+        feature = own, each.rows, interval, problem, path
         noise = noise_of(residual, None, own.n_parameters)
         of_all = noise, own.noise_std, inference.statistics(own), [feature]
-        set_attributes(one, [kind], Family("gaussian"), *of_all)
+        set_attributes(one, [options.kind], Family("gaussian"), *of_all)
         one._row_checks = RowChecks(len(each.rows.y))
         of_columns.append(one)
     state = vars(of_columns[0]) | {"autocorrelation": model.autocorrelation}
@@ -314,7 +314,7 @@ def fit_joint(model, data, offset, has_y_std):
     noise_kind = Covariance(model.covariance, model.hac_lags, known)
     fits, noise, figures = _read_features(whole, state, scalings, noise_kind)
     features = [
-        Feature(*own, problem, path)
+        (*own, problem, path)
         for own, problem, path in zip(fits, whole.limits, paths, strict=True)
     ]
     of_all = noise, fits[0][0].noise_std, figures, features
@@ -393,11 +393,10 @@ def _joint_of(model, data, offset, family, number):
         center, size = (low + high) / 2, np.float64((high - low) / 2 or 1.0)
         scalings.append(scaling._replace(center=center, size=size))
     own, options = scalings[0], preparation.options_of(model, data.kinds[0])
-    preparation.check_inside(first._replace(scaling=own), options.known, data.kinds[0])
+    preparation.check_inside(first._replace(scaling=own), options)
     form, least = options.form, options.min_rows
     least = least or preparation.fewest_rows(form, first.repeats.sum())
     options = options._replace(
-        form=form._replace(sign=0) if model.slopes is not None else form,
         known=own.x(options.known),
         bounds=tuple(own.x(np.array(options.bounds))),
         min_distance=options.min_distance / float(own.size),
@@ -412,11 +411,9 @@ def _joint_of(model, data, offset, family, number):
                 "n_breakpoints as a number."
             )
         n_segments = 1 + (model.max_breakpoints if number is None else number)
-        for name, segments, sign, value, is_equal in preparation.parse_slopes(
-            model.slopes, n_segments + len(options.known)
-        ):
-            value = value * float(own.size / scaling.y_size)
-            slopes.append((name, segments, sign, value, is_equal))
+        given = preparation.parse_slopes(model.slopes, n_segments + len(options.known))
+        unit = float(own.size / scaling.y_size)
+        slopes = [(*each, value * unit, equal) for *each, value, equal in given]
     if model.through is not None:
         if data.linear.shape[1]:
             raise ValueError("through needs X with one feature, which breaks.")
@@ -492,7 +489,7 @@ def _read_features(whole, state, scalings, kind):
     features = []
     for fit, prepared, curvature in zip(fits, series, curvatures, strict=True):
         intervals = inference.delta_intervals(fit)
-        if not whole.has_conditions:
+        if not (whole.slopes or whole.points):
             problem = problem_of([prepared], whole.options)
             # The profile adds up squares by their weights, which are no counts of rows.
             weight = prepared.rows.weight.sum(keepdims=True) / redundancy
@@ -521,7 +518,6 @@ def split(model, X):
 
 
 def _figures(whole, state, fit):
-    """Return the figures of the whole fit."""
     if not whole.family.has_known_variance:
         return inference.statistics(fit)
     family, weight, n_rows = whole.family, whole.weight, float(whole.repeats.sum())

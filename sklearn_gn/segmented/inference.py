@@ -362,12 +362,7 @@ def _rise(problem, fit, k):
         start = locate(problem.table, start)
 
     def gain(places):
-        if form.step:
-            at = problem.at(places)
-        else:
-            rows = locate(problem.table, places)
-            rows = np.minimum(rows, problem.table.n_rows[:, None] - 1)
-            at = problem.at(rows, places)
+        at = problem.at(places) if form.step else problem.at(t=places)
         residual, *parts = orthogonal_part(at, pieces, found)
         # Without the step of a kink, it stays where it is.
         residual = residual[: form.ramp + form.step]

@@ -226,11 +226,6 @@ class Joint(NamedTuple):
     options: Options  # of the engine; known breakpoints are those of the first feature
     limits: list  # of each feature, the problem of the engine that says what is allowed
 
-    @property
-    def has_conditions(self):
-        """Whether least squares alone does not tell the coefficients."""
-        return bool(self.slopes or self.points or self.options.form.sign)
-
     def deviance(self, eta):
         """Return the deviance at linear predictors without the offset."""
         mean = self.family.mean(eta + self.offset)
@@ -313,8 +308,6 @@ def conditions(joint, t, where, n_columns, coef=None):
     if form.flat_end:
         name = f"flat={'last' if form.slope else 'both'!r}"
         found += [Condition(name, slope(f), 0.0, True) for f in range(len(t))]
-    for row in form.sign * np.eye(n_columns)[where.ramps if form.sign else []]:
-        found.append(Condition("shape", row, 0.0, False))
     for name, segments, sign, value, is_equal in joint.slopes:
         if segments[-1] <= len(t[0]):
             row, *other = (sign * slope(0, j) for j in segments)
@@ -434,11 +427,11 @@ def without_breakpoints(joint):
 
 def find(joint, numbers, most, criterion):
     """Return the best fit, and by feature the path over the numbers of breakpoints."""
-    form = joint.options.form._replace(flat_end=False, sign=0)
+    form = joint.options.form._replace(flat_end=False)
     options = joint.options._replace(form=form)
     free = joint._replace(slopes=[], points=[], options=options)
     state, paths = without_breakpoints(free), [None] * len(joint.x)
-    is_plain = not (joint.family.has_known_variance or joint.has_conditions)
+    is_plain = not (joint.family.has_known_variance or joint.slopes or joint.points)
     options = joint.options._replace(criterion=criterion)
     for _ in range(_MOST_TURNS):
         before = state
@@ -464,20 +457,20 @@ def find(joint, numbers, most, criterion):
 
 def _choose(joint, state, f, number, most, criterion):
     """Return the best fit over the numbers of one feature's breakpoints, and a path."""
-    n_rows, is_aic = float(joint.repeats.sum()), criterion == "aic"
-    charge = 2.0 if is_aic else float(np.log(n_rows))
+    n_rows = float(joint.repeats.sum())
+    charge = 2.0 if criterion == "aic" else float(np.log(n_rows))
     most = most if number is None else number + PATIENCE
     best, at, chosen = {}, state, None
     for _ in range(_MOST_TURNS):
         z, w = joint.working(at.eta)
         problem = problem_of([prepared_for(joint, f, at.t, z, w)], joint.options)
         positions = count_positions(problem)
-        extra = search_penalty(problem, positions, n_rows, most)[0] * (not is_aic)
+        extra = search_penalty(criterion, problem, positions, n_rows, most)[0]
         knots, since, before = search(problem, most).knots, 0, chosen
         values, total = {}, {}
         for k in range(most + 1) if number is None else [number]:
             own = knots[k][np.isfinite(knots[k]).all(axis=1)]
-            if k and joint.has_conditions:
+            if k and (joint.slopes or joint.points):
                 even = np.linspace(-1, 1, k + 2)[None, 1:-1]
                 own = np.concatenate([own, kinks_at_rows(problem, even)])
             trials = [_with(joint, at.t, f, t) for t in own]

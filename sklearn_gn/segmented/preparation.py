@@ -12,12 +12,15 @@ from sklearn_gn.data.rows import validate_data, weights_of
 from sklearn_gn.optim.stop import counted
 from sklearn_gn.segmented.least_squares import Rows
 from sklearn_gn.segmented.problem import (
+    DEPENDENT,
     FEWEST_ROWS,
+    HALF,
     Form,
     Limits,
     Problem,
     Scaling,
     make_table,
+    take,
 )
 
 _KINDS = {
@@ -37,6 +40,7 @@ class Options(NamedTuple):
     min_rows: float | None
     autocorrelation: int | str | None = None  # of the noise: an order, or "auto"
     criterion: str = "bic"
+    kind: str | None = None  # of dates, in which breakpoints are given
 
 
 def options_of(model, kind):
@@ -52,7 +56,7 @@ def options_of(model, kind):
     if distance:
         distance = dates.given_length("min_distance", distance, kind)
     if model.degree == 2:
-        plain = dict.fromkeys(("flat", "shape", "slopes", "through"))
+        plain = dict.fromkeys(("flat", "slopes", "through"))
         if isinstance(model.broken_features, list):
             plain["broken_features"] = 0
         text = "degree=2 cannot be combined with {}."
@@ -60,14 +64,13 @@ def options_of(model, kind):
     is_mixed = model.jumps == "auto" and model.degree == 1 and bool(model.kinks)
     if is_mixed:
         text = 'jumps="auto" cannot be combined with {}: '
-        none = dict.fromkeys(("flat", "shape", "breakpoints"))
-        refuse(model, text + "give jumps=True or False.", **none)
+        text += "give jumps=True or False."
+        refuse(model, text, flat=None, breakpoints=None)
     form = Form(
         slope=model.degree if model.flat not in ("first", "both") else 0,
         ramp=model.degree if model.kinks else 0,
         step=model.degree == 0 or bool(model.jumps),
         flat_end=model.flat in ("last", "both"),
-        sign={None: 0, "convex": 1, "concave": -1}[model.shape],
         kinds=() if is_mixed else None,
     )
     if not (form.ramp or form.step):
@@ -75,10 +78,7 @@ def options_of(model, kind):
     if not form.ramp:
         text = "{} needs lines whose slopes change: set degree=1 and kinks=True."
         refuse(model, text, flat=None)
-    if form.step or not form.ramp or model.breakpoints is not None:
-        text = "{} needs kinks that are all to be found: set degree=1, jumps=False "
-        refuse(model, text + "and breakpoints=None.", shape=None)
-    more = model.min_rows, model.autocorrelation, model.criterion
+    more = model.min_rows, model.autocorrelation, model.criterion, kind
     return Options(form, known, tuple(bounds), distance, *more)
 
 
@@ -91,7 +91,6 @@ def refuse(model, text, **plain):
 
 
 def _positions(name, given, kind):
-    """Positions that a parameter gives, as numbers."""
     if kind is not None:
         return dates.given_days(name, given)
     values = np.asarray(given)
@@ -286,13 +285,26 @@ def problem_of(prepared, options, with_candidates=True):
     least = fewest_rows(options.form, n_rows) if least is None else least
     least = np.full(len(n_rows), least, float)
     low, high = scaling.x(np.array(options.bounds)).T
-    limits = Limits(low, high, min_distance, least)
+    # The rows at which the first and the last segment have enough of them.
+    enough, n = least[:, None] * (1 - HALF), table.n_rows[:, None]
+    ends = np.argmax(table.count[:, 1:] >= enough, axis=1)[:, None]
+    after = np.sum(table.count[:, :-1] <= take(table.count, n) - enough, axis=1)
+    ends = np.hstack([ends, np.clip(after[:, None] - 1, 0, n - 1), 0 * n, n - 1])
+    first, last, start, end = take(table.x, ends).T
+    form, beside = options.form, np.sqrt(DEPENDENT)  # where segments are level
+    first = np.maximum(
+        first, start + np.maximum(min_distance, beside * (not form.slope))
+    )
+    last = np.minimum(last, end - np.maximum(min_distance, beside * form.flat_end))
+    given = low, high, min_distance, least
+    limits = Limits(*given, np.maximum(low, first), np.minimum(high, last))
     problem = Problem(table, options.form, scaling.x(options.known), limits)
     return problem.at() if with_candidates else problem
 
 
-def check_inside(prepared, known, kind):
+def check_inside(prepared, options):
     """Known breakpoints must lie inside the data."""
+    known, kind = options.known, options.kind
     low, high = prepared.scaling.to_user(np.array([-1.0, 1.0]))
     if np.any((known <= low) | (known >= high)):
         ends = _as_text((low, high), kind)
@@ -311,7 +323,7 @@ def _as_text(positions, kind):
     return [str(t).removesuffix("T00:00:00") for t in seconds]
 
 
-def warn_of_room(model, prepared, options, kind, found):
+def warn_of_room(model, prepared, options, found):
     """Warn where the data have no room for as many breakpoints as were asked for."""
     asked = model.n_breakpoints
     if asked == "auto" or found >= asked:
@@ -322,7 +334,7 @@ def warn_of_room(model, prepared, options, kind, found):
     if least is None:  # of many segments a tenth of the rows is too many
         least = fewest_rows(options.form, 100.0 if n_segments > 10 else 0.0)
     if bounds[0] >= data[1] or bounds[1] <= data[0]:
-        (low, high), ends = _as_text(bounds, kind), _as_text(data, kind)
+        (low, high), ends = (_as_text(each, options.kind) for each in (bounds, data))
         advice = (
             f"bounds=({low}, {high}) lie outside the data, which reach from {ends[0]} "
             f"to {ends[1]}: give bounds inside."

@@ -259,19 +259,25 @@ class Form(NamedTuple):
     ramp: int  # degree of what a breakpoint adds without a jump, if anything
     step: bool  # the function jumps at a breakpoint
     flat_end: bool = False  # the last line is level
-    sign: int = 0  # of all changes of slope: 1 convex, -1 concave, 0 any
     # Of each known breakpoint whether the slope and whether the value changes. None:
     # as at the others. Of breakpoints that are searched: each has a kind of its own.
     kinds: tuple[tuple[bool, bool], ...] | None = None
 
 
 class Limits(NamedTuple):
-    """Where breakpoints may lie."""
+    """Where breakpoints may lie.
+
+    A level segment at one position of many rows is the limit of those that reach into
+    the gap beside it. Other lines are the same at all places in this gap.
+    """
 
     low: np.ndarray  # (B,) least and largest position
     high: np.ndarray
     min_distance: np.ndarray  # (B,) between breakpoints, and to the ends of the data
     min_rows: np.ndarray  # (B,) rows of a segment
+    # (B,) The first and the last position that all of these leave to a breakpoint.
+    first: np.ndarray = np.float64(-np.inf)
+    last: np.ndarray = np.float64(np.inf)
 
 
 class Candidates(NamedTuple):
@@ -312,7 +318,9 @@ class Problem(NamedTuple):
     def at(self, rows=None, t=None):
         """Return the problem with candidates at or, of jumps, before rows, or at t."""
         table = self.table
-        if rows is None:
+        if t is not None:
+            rows = np.minimum(locate(table, t), table.n_rows[:, None] - 1)
+        elif rows is None:
             rows = spread(0, table.x.shape[1] - 1, MOST_CANDIDATES)
         rows = np.broadcast_to(rows, (len(table.x), np.shape(rows)[-1]))
         here, before = take(table.x, rows), take(table.x, np.maximum(rows - 1, 0))
@@ -383,14 +391,8 @@ def all_pieces(problem, knots):
 
 
 def sum_of_squares(problem, knots):
-    """Return sums of squares (...); infinite where a slope changes the wrong way."""
-    form = problem.form
-    found = solve(problem.table, all_pieces(problem, knots), form.flat_end)
-    if not form.sign:
-        return found.rss
-    first = 1 + form.slope
-    changes = form.sign * found.coef[..., first : first + knots.shape[-1], 0]
-    return np.where(np.all(changes >= 0, axis=-1), found.rss, np.inf)
+    """Return the sums of squares of functions with breakpoints (..., k)."""
+    return solve(problem.table, all_pieces(problem, knots), problem.form.flat_end).rss
 
 
 # --- limits ---------------------------------------------------------------------------
@@ -399,7 +401,7 @@ def sum_of_squares(problem, knots):
 def feasible(problem, trials):
     """Return which sorted breakpoints keep the limits, of shape (B, T)."""
     table, form, known, limits = problem[:4]
-    low, high, distance, least = np.stack(limits)[..., None, None]
+    low, high, distance, least = np.stack(limits[:4])[..., None, None]
     inside = np.all((trials >= low) & (trials <= high), axis=-1)
     lead = trials.shape[:-1]
     known = np.broadcast_to(known[:, None], (*lead, known.shape[-1]))
@@ -443,7 +445,7 @@ def deviance_shift(criterion, log_mean_square, n_observations):
 def count_positions(problem):
     """Return how many independent positions a breakpoint has, (B,)."""
     table, form, m = problem.table, problem.form, problem.table.square.shape[1]
-    problem = problem._replace(form=form._replace(flat_end=False, sign=0))
+    problem = problem._replace(form=form._replace(flat_end=False))
     t, rows = problem.candidates.t, problem.candidates.rows
     if form.ramp and form.step:  # two directions at each
         return 1.0 + np.count_nonzero(feasible(problem, t[..., None]), axis=1)

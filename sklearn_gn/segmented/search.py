@@ -71,17 +71,9 @@ def search(problem, most, value=None, start=None):
     n_series = len(problem.table.x)
     knots = [np.full((n_series, k), np.nan) for k in range(most + 1)]
     path = Path(np.full((n_series, most + 1), np.inf), knots)
-    if separable(problem):  # into the best segments, which share nothing
-        table, form, limits = problem.table, problem.form, problem.limits
-        for b, n in enumerate(table.n_rows):
-            targets = table.targets[b].T.reshape(-1, table.targets.shape[1])
-            later = np.vstack([table.powers[b].T, targets])[:, : n + 1]
-            own = table.count[b, : n + 1], Limits(*(each[b] for each in limits))
-            segments = programme.Segments(table.x[b, :n], -later, form.slope, *own)
-            explained, paths = programme.best_partitions(segments, len(path.knots) - 1)
-            path.rss[b] = np.maximum(table.total[b] - explained, 0)
-            for k in np.flatnonzero(np.isfinite(explained)):
-                path.knots[k][b] = segments.t[paths[k][1:-1]]
+    if separable(problem):
+        for b in range(n_series):
+            _partition(problem.of([b]), path, np.array([b]))
         return path
     if start is not None:
         for k, knots in enumerate(start.knots[: most + 1]):
@@ -104,8 +96,39 @@ def search(problem, most, value=None, start=None):
     return path
 
 
+def _partition(problem, path, series):
+    """Keep the best partitions of one series, whose segments share nothing.
+
+    They share the linear features, whose coefficients follow from the most segments;
+    both by turns.
+    """
+    table, k, n = problem.table, 0, problem.table.n_rows[0]
+    q, most = table.square.shape[1], len(path.knots) - 1
+    limits = Limits(*(each[0] for each in problem.limits))
+    while True:
+        before = path.rss[series].copy()
+        linear = np.eye(q)
+        if problem.n_linear:
+            knots = path.knots[k][series]
+            coef = solve(table, all_pieces(problem, knots)).coef[0]
+            linear = np.vstack([linear, -coef[len(coef) - problem.n_linear :]])
+        targets = np.swapaxes(table.targets[0], 1, 2) @ linear
+        targets = targets.reshape(len(targets), -1)
+        later = np.column_stack([table.powers[0], targets])[: n + 1].T
+        own = table.count[0, : n + 1], limits
+        segments = programme.Segments(table.x[0, :n], -later, problem.form.slope, *own)
+        explained, paths = programme.best_partitions(segments, most)
+        for k in np.flatnonzero(np.isfinite(explained)):
+            knots = segments.t[paths[k][1:-1]][None]
+            rss = np.maximum(table.total - explained[k], 0)
+            rss = sum_of_squares(problem, knots) if problem.n_linear else rss
+            path.keep(series, knots, rss)
+        falls = path.rss[series] < (1 - _ROUGH) * before
+        if not (problem.n_linear and falls.any()):
+            break
+
+
 def _grow(problem, path, value):
-    """Insert breakpoints one by one, up to the largest number."""
     floor = EXACT * np.maximum(problem.table.total, np.finfo(float).tiny)
     growing, knots = np.arange(len(floor)), np.empty((len(floor), 0))
     best, since = np.full(len(floor), np.inf), np.zeros(len(floor), int)
@@ -161,8 +184,6 @@ def exchange(problem, knots, rss):
             others = np.delete(trial, k, axis=1)
             t, new = insert(part, others, found)
             both = np.sort(np.column_stack([others, t]), axis=1)
-            if problem.form.sign:
-                new = np.where(np.isfinite(new), sum_of_squares(part, both), np.inf)
             better = new < found * (1 - DEPENDENT)
             trial = np.where(better[:, None], both, trial)
             found = np.where(better, new, found)
@@ -222,9 +243,10 @@ def _best_descent(problem, knots, rss):
             second, found = insert(each, starts)
             starts = np.sort(np.column_stack([starts, second]), axis=1)
         around = np.pad(found, 1, constant_values=np.inf)
-        least = (found <= around[:-2]) & (found <= around[2:]) & np.isfinite(found)
-        best = np.flatnonzero(least)[np.argsort(found[least], kind="stable")]
-        best = best[: 1 + STARTS // n_pairs]
+        least = (found <= around[:-2]) & (found <= around[2:])
+        # Minima among the rows first; others may lead to one that lies between rows.
+        best = np.lexsort((found, ~least))[: 1 + STARTS // n_pairs]
+        best = best[np.isfinite(found[best])]
         knots, rss = _from_starts(problem, knots, starts[best])
         since = 1 if rss < before * (1 - _ROUGH) else since + 1
         j = (j + 1) % n_pairs
@@ -250,13 +272,10 @@ def insert(problem, knots, below=np.inf):
     pieces = all_pieces(problem, knots)
     found = solve(problem.table, pieces, problem.form.flat_end)
     gain, t = gains(problem, orthogonal_part(problem, pieces, found))
-    (first, last), distance = ends(problem), problem.limits.min_distance[:, None]
+    _, _, distance, _, first, last = np.stack(problem.limits)[..., None]
     if not problem.form.step and np.any((first > LEFT) | (last < 1)):
         places = np.hstack([first, last, knots - distance, knots + distance])
-        rows = np.minimum(
-            locate(problem.table, places), problem.table.n_rows[:, None] - 1
-        )
-        at = problem.at(rows, places)
+        at = problem.at(t=places)
         own, places = gains(at, orthogonal_part(at, pieces, found))
         gain, t = np.hstack([gain, own]), np.hstack([t, places])
     gain = np.where(gain >= np.maximum(found.rss - below, 0)[:, None], gain, -1)
@@ -272,14 +291,6 @@ def insert(problem, knots, below=np.inf):
         best = np.argmax(gain, axis=1)[:, None]
     gain, t = take(gain, best)[:, 0], take(t, best)[:, 0]
     return t, np.where(gain >= 0, np.maximum(found.rss - gain, 0), np.inf)
-
-
-def ends(problem):
-    """Return the first and the last position that limits leave a breakpoint, (B, 1)."""
-    table, (low, high, distance, _) = problem.table, problem.limits
-    last = take(table.x, table.n_rows[:, None] - 1)[:, 0]
-    first = np.maximum(low, table.x[:, 0] + distance)
-    return first[:, None], np.minimum(high, last - distance)[:, None]
 
 
 def gains(problem, parts):
@@ -309,8 +320,6 @@ def gains(problem, parts):
             cross[j, i] = np.where(known, outside[j, i] - sum(of_both), 0)
     n_own = form.ramp + form.step
     at_rows = gain[n_own - 1]
-    if form.sign:
-        at_rows = np.where(form.sign * left[0][:, 0] >= 0, at_rows, -np.inf)
     if m == n_own:
         return at_rows, t
     coef = [rest / own[:, None] for rest, own in zip(left, size, strict=True)]
@@ -337,8 +346,6 @@ def gains(problem, parts):
             variance = variance + direction[i] ** 2 / size[i]
         inside &= variance > 0
         cost = np.sum(left_over**2, axis=1) / np.where(inside, variance, np.inf)
-        if form.sign:
-            inside &= form.sign * slope[:, 0] >= 0
         places.append(t - s)
         all_gains.append(np.where(inside, gain[-1] - cost, -np.inf))
     return np.concatenate(all_gains, axis=1), np.concatenate(places, axis=1)
@@ -510,7 +517,8 @@ def within_limits(problem, knots, step, inverse):
 
     ``inverse`` is that of the Gauss-Newton matrix, whose quadratic model is minimised.
     """
-    (first, last), k = ends(problem), knots.shape[1]
+    first, last = np.stack(problem.limits[4:])[..., None]
+    k = knots.shape[1]
     far = np.repeat(problem.limits.min_distance[:, None], k - 1, axis=1)
     # What differences of neighbours are at least, and which of these are asked for.
     least = np.hstack([first, far, -last])
@@ -557,7 +565,7 @@ def residuals_in_order(problem, knots):
 
 
 def separable(problem):
-    """Return whether no parameter is shared by two segments."""
+    """Return whether two segments share no parameter but those of linear features."""
     form = problem.form
     own_lines = form.step and form.ramp == form.slope and not form.flat_end
-    return own_lines and not (problem.known.shape[1] or problem.n_linear)
+    return own_lines and not problem.known.shape[1]

@@ -64,11 +64,12 @@ def n_parameters(problem, n_breakpoints):
     return m * base + n_breakpoints * (1 + m * (form.ramp + form.step))
 
 
-def search_penalty(problem, positions, n_rows, most):
+def search_penalty(criterion, problem, positions, n_rows, most):
     """Return what 0 to ``most`` breakpoints cost beyond "bic", by series, (B, k).
 
-    They were searched among so many independent ``positions`` (B,). A breakpoint may
-    have several directions, whose share of the square is a beta variable.
+    Other criteria have no such cost. The breakpoints were searched among so many
+    independent ``positions`` (B,). A breakpoint may have several directions, whose
+    share of the square is a beta variable.
     """
     form = problem.form
     numbers, is_both = n_parameters(problem, np.arange(most)), form.ramp * form.step
@@ -77,7 +78,7 @@ def search_penalty(problem, positions, n_rows, most):
     left = np.maximum(n_rows - numbers - is_both, shown + 1) - shown
     rest = betaincinv(left / 2, shown / 2, (1 - LEVEL) / positions[:, None])
     charged = (1 + directions) * np.log(n_rows)
-    excess = np.maximum(-n_rows * np.log(rest) - charged, 0)
+    excess = np.maximum(-n_rows * np.log(rest) - charged, 0) * (criterion == "bic")
     return np.cumsum(np.pad(excess, ((0, 0), (1, 0))), axis=1)
 
 
@@ -95,15 +96,6 @@ def path_columns(problem, found, n_rows, prepared, options):
     of_rss = criterion_value(criterion, rss, counts, n_rows[:, None])
     columns[criterion] = shift[:, None] + of_rss
     return columns
-
-
-def chosen_numbers(columns, criterion, possible, n_rows):
-    """Return the numbers that are chosen, (B,)."""
-    total = columns[criterion] + columns.get("search_penalty", 0)
-    total = np.where(possible, total, np.inf)
-    if criterion == "gcv":
-        total = n_rows[:, None] * np.log(total)
-    return np.argmin(total, axis=1)
 
 
 # Whether the slope, and whether the value changes.
@@ -131,11 +123,11 @@ def find_breakpoints(model, prepared, options, shared=False):
     return found, prepared, problem
 
 
-def find_of_one(model, prepared, options, kind):
+def find_of_one(model, prepared, options):
     """Return options with the form, path, breakpoints, clipped series, and problem."""
     found, (clipped,), problem = find_breakpoints(model, [prepared], options)
     ((t, path, form),) = found
-    warn_of_room(model, prepared, options, kind, len(t))
+    warn_of_room(model, prepared, options, len(t))
     return options._replace(form=form), path, t, clipped, problem
 
 
@@ -192,29 +184,24 @@ def choose(prepared, options, limits, shared=False, start=None):
     is_open, value = n_breakpoints is None, None
     largest = most if is_open else n_breakpoints + PATIENCE if n_breakpoints else 0
     positions = count_positions(problem)
-    extra = search_penalty(problem, positions, n_rows[:, None], largest)
-    if criterion in ("aic", "gcv"):
-        extra *= 0
+    extra = search_penalty(criterion, problem, positions, n_rows[:, None], largest)
     if is_open:
 
-        def value(rss, k, series):  # as minus twice the logarithm of a likelihood
-            rss = np.maximum(rss, np.finfo(float).tiny)
-            number = n_parameters(problem, k)
-            found = criterion_value(criterion, rss, number, n_rows[series])
-            found = n_rows[series] * np.log(found) if criterion == "gcv" else found
-            return found + extra[series, k]
+        def value(rss, k, series):
+            number, n = n_parameters(problem, k), n_rows[series]
+            return criterion_value(criterion, rss, number, n) + extra[series, k]
 
     # Where there are rows, and no sums alone, their noise may be correlated.
-    are_rows = [options.autocorrelation and not each.rows.rest > 0 for each in prepared]
-    are_rows = np.array(are_rows, bool)
+    allows = is_open and criterion == "bic" and bool(options.autocorrelation)
+    are_rows = np.array([allows and not each.rows.rest > 0 for each in prepared])
     found = search(problem, largest, value, start)
-    refined = np.full(found.rss.shape, separable(problem) or start is not None)
+    is_best = start is not None or (separable(problem) and not problem.n_linear)
+    refined = np.full(found.rss.shape, is_best)
     refined[:, 0], residuals = True, [None] * (largest + 1)
     while True:
         columns = path_columns(problem, found, n_rows, prepared, options)
-        if criterion == "bic":
-            columns["search_penalty"] = extra
-        if is_open and criterion == "bic" and are_rows.any():
+        columns["search_penalty"] = extra
+        if are_rows.any():
             for k in np.flatnonzero([e is None for e in residuals]):
                 knots = np.nan_to_num(found.knots[k])
                 residuals[k] = residuals_in_order(problem, knots)[..., 0]
@@ -223,7 +210,8 @@ def choose(prepared, options, limits, shared=False, start=None):
             columns["search_penalty"] = np.where(are_rows[:, None], of_noise, extra)
         near = np.isfinite(found.rss)
         if is_open:
-            chosen = chosen_numbers(columns, criterion, near, n_rows)
+            total = columns[criterion] + columns["search_penalty"]
+            chosen = np.argmin(np.where(near, total, np.inf), axis=1)
         else:
             near[:, n_breakpoints + 1 :] = False
             chosen = near.shape[1] - 1 - np.argmax(near[:, ::-1], axis=1)
@@ -242,9 +230,7 @@ def choose(prepared, options, limits, shared=False, start=None):
         path = {n: np.broadcast_to(own, shape)[b, kept] for n, own in columns.items()}
         answers.append((found.knots[k][b], path, options.form))
         # Waves that need more breakpoints than were tried pass for correlated noise.
-        if not (is_open and criterion == "bic" and are_rows[b] and k < kept[-1]):
-            continue
-        if np.argmin(path["bic"]) == len(kept) - 1:
+        if are_rows[b] and k < kept[-1] and np.argmin(path["bic"]) == len(kept) - 1:
             white = options._replace(autocorrelation=None)
             again = partial(choose, [prepared[b]], white)
             ((_, more, _),), *_ = again((None, 2 * kept[-1]))
@@ -300,7 +286,8 @@ def _penalties_of_noise(problem, residuals, columns, positions, n_rows, asked):
             own = positions[[b]]
             if problem.form.ramp and problem.form.step:  # whose positions are the rows
                 own = own / noise.redundancy
-            extra = search_penalty(problem, own, n_independent, len(value) - 1)
+            given = own, n_independent, len(value) - 1
+            extra = search_penalty("bic", problem, *given)
             if np.argmin(value + extra[0]) >= k:
                 break
             penalty[b, k] = np.inf
@@ -339,7 +326,7 @@ def choose_kinds(prepared, options, limits, start=(None,) * 3):
     def total(found):
         t, path, *_ = found
         at = np.searchsorted(path["n_breakpoints"], len(t))
-        return path[criterion][at] + path.get("search_penalty", 0 * path["rss"])[at]
+        return path[criterion][at] + path["search_penalty"][at]
 
     answers, room = [], most if n_breakpoints is None else 0
     largest = max(most, n_breakpoints or 0)
@@ -355,8 +342,8 @@ def choose_kinds(prepared, options, limits, start=(None,) * 3):
         problems, excess = {}, {}
         for kind, (*_, one) in zip((KINK, BOTH, JUMP), found, strict=True):
             one = problems[kind] = one._replace(form=one.form._replace(slope=True))
-            costs = search_penalty(one, count_positions(one), n_rows, 2 * largest + 1)
-            excess[kind] = np.diff(costs[0]) * (criterion == "bic")
+            given = one, count_positions(one), n_rows, 2 * largest + 1
+            excess[kind] = np.diff(search_penalty(criterion, *given)[0])
         mixture, best = Mixture(problems, criterion, n_rows, excess), None
         for t, path, form, _ in found:
             start = _state(mixture, t, ((form.ramp, form.step),) * len(t), form.slope)
@@ -379,7 +366,6 @@ def _state(mixture, t, kinds, slope):
     number = 1 + slope + problem.n_linear + len(t) + int(np.sum(kinds))
     least = EXACT * problem.table.total[0] + np.finfo(float).tiny
     value = criterion_value(mixture.criterion, max(rss, least), number, n)
-    value = n * np.log(value) if mixture.criterion == "gcv" else value
     value += sum(mixture.excess[kind][j] for j, kind in enumerate(kinds))
     return State(float(value), t[order], form, rss)
 

@@ -203,7 +203,7 @@ def _fit_chunk(estimator, kind, absolute_sigma, series, names):
                 weight, variance = by_deviations(std, count)
             variance = variance if absolute_sigma else None
             prepared.append(prepare(x, y, linear, weight, count, variance))
-            check_inside(prepared[-1], options.known, kind)
+            check_inside(prepared[-1], options)
         except ValueError as error:
             raise ValueError(f"Group {name!r}: {error}") from error
     covariance = Covariance(estimator.covariance, estimator.hac_lags)

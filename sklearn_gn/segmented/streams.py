@@ -22,7 +22,7 @@ from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.data.rows import check_sample_weight, chunks_of
 from sklearn_gn.data.rows_source import fold_chunks
 from sklearn_gn.data.tables import MappedRows
-from sklearn_gn.segmented.fitted import set_fit
+from sklearn_gn.segmented.fitted import is_of_fit, set_fit
 from sklearn_gn.segmented.least_squares import two_rows
 from sklearn_gn.segmented.preparation import (
     options_of,
@@ -37,7 +37,6 @@ from sklearn_gn.segmented.selection import find_of_one
 
 MAPPED = 1 << 22  # rows from which on a memory-mapped array is read in chunks
 N_BINS = 1 << 16
-_OF_FIT = ("_fit", "_fits", "_noise_of_fit", "_parts")  # private ones of its attributes
 _FULL = 4  # rows of a bin, over the mean, at which bins are made anew
 
 
@@ -115,7 +114,7 @@ def fit(model, chunks):
     options = options_of(model, None)
 
     def search(prepared):
-        found = find_of_one(model, prepared, options, None)
+        found = find_of_one(model, prepared, options)
         return (prepared, found), prepared.scaling.to_user(found[2])
 
     found = fold_chunks(chunks, _range_of, _joined)
@@ -126,7 +125,7 @@ def fit(model, chunks):
     prepared, found = bins.until_open(search)
     model.n_features_in_, model._columns = 1, [0]
     _check_feature_names(model, first[0], reset=True)
-    set_fit(model, prepared, None, *found)
+    set_fit(model, prepared, *found)
 
 
 class ChunkBins(Bins):
@@ -195,61 +194,41 @@ def points_of(number, chunk):
 
 
 def update(model, X, y, sample_weight):
-    """Add the rows of a user to a fitted model."""
+    """Add the rows of a user to a fitted model; they wait until it is read."""
     if not hasattr(model, "_kept"):
         raise ValueError(
             "update needs the rows of a fit of one column: call fit before."
         )
-    prepared, options = model._kept
+    prepared, options = kept = model._kept
     form, text = options.form, "update cannot be combined with {}: fit all rows."
     refuse_parts(model, text)
-    if form.step or form.sign or form.flat_end or prepared.has_precisions:
-        raise ValueError(text.format("jumps, a shape, a level last segment or y_std"))
+    if form.step or form.flat_end or prepared.has_precisions:
+        raise ValueError(text.format("jumps, a level last segment or y_std"))
     if prepared.rows.linear.shape[1]:
         raise ValueError(text.format("a fit of several features"))
-    stream = getattr(model, "_stream", None) or Stream(prepared)
-    if "_fit" in vars(model):  # the next ones follow the breakpoints and their noise
-        stream.t = model._fit.breakpoints[model._fit.free]
-        stream.noise = model._noise_of_fit
-        stream.path = model.selection_path_
     X, y = read_more(model, X, y, y_numeric=True)
     y, weight = y.astype(np.float64), check_sample_weight(sample_weight, X)
-    kept = weight > 0
-    with one_blas_thread():
-        if kept.any():
-            stream.add(X[kept, 0], y[kept], weight[kept])
-        found = stream.follow(model, options)
-        if found is None:  # a search of all rows is worthwhile
-            stream.is_open[:] = True
-            prepared = stream.points()
-            found = find_of_one(model, prepared, options, model._date_kind)
-            set_fit(model, prepared, model._date_kind, *found)
-            stream.is_new, stream.checked = True, None
-        else:
-            prepared, t, problem = found
-            stream.t = prepared.scaling.to_user(t)
-            given = stream.path, t, prepared, problem, [stream.noise]
-            later = partial(set_fit, model, prepared, model._date_kind, options, *given)
-            # What is read off the fit waits until one of its attributes is asked for.
-            kept = "n_features_in_", "feature_names_in_"
-            names = {n for n in vars(model) if n in _OF_FIT or n.endswith("_")}
-            names = names.union(vars(model).get("_later", ())).difference(kept)
-            for name in names:
-                vars(model).pop(name, None)
-            model._later = dict.fromkeys(names, later)
-    model._kept, model._stream = (prepared, options), stream
-    model._row_checks = RowChecks(stream.n_rows)
+    stream = getattr(model, "_stream", None) or Stream(model)
+    if not stream.waiting:  # the next rows begin with the breakpoints and their noise
+        stream.t = model._fit.breakpoints[model._fit.free]
+        stream.noise, stream.path = model._noise_of_fit, model.selection_path_
+    stream.waiting.append(np.stack([X[:, 0], y, weight])[:, weight > 0])
+    for name in filter(is_of_fit, [*vars(model)]):
+        delattr(model, name)
+    model._kept, model._stream = kept, stream
 
 
 class Stream(Bins):
     """Rows in bins of x, about as many in each as there are bins."""
 
-    def __init__(self, prepared):
+    def __init__(self, model):
+        prepared, self.options = model._kept
         rows, scaling = prepared.rows, prepared.scaling
         y = scaling.y_size * rows.y
         self._fill(
             np.stack([scaling.to_user(rows.x), y, rows.weight]), scaling.y_center
         )
+        self.waiting = []  # rows (3, m) that nobody has asked for yet
         # What a search has not gained is no reason to search again.
         self.is_new, self.unavailable = False, 0.0
         # When last looked at: rows, squares, gain of a kink, and loss without one.
@@ -291,7 +270,26 @@ class Stream(Bins):
         own = [self.bins[b] for b in np.flatnonzero(self.is_open)]
         return np.concatenate([np.empty((3, 0)), *own], axis=1)
 
-    def follow(self, model, options):
+    def catch_up(self, model):
+        """Fit the rows that wait, and set the attributes of the model."""
+        (x, y, weight), self.waiting = np.concatenate(self.waiting, axis=1), []
+        with one_blas_thread():
+            if len(x):
+                self.add(x, y, weight)
+            found = self.follow(model)
+            if found is None:  # a search of all rows is worthwhile
+                self.is_open[:] = True
+                prepared = self.points()
+                set_fit(model, prepared, *find_of_one(model, prepared, self.options))
+                self.is_new, self.checked = True, None
+            else:
+                prepared, t, problem = found
+                given = self.path, t, prepared, problem, [self.noise]
+                set_fit(model, prepared, self.options, *given)
+        model._kept, model._stream = (prepared, self.options), self
+        model._row_checks = RowChecks(self.n_rows)
+
+    def follow(self, model):
         """Return rows, their breakpoints and problem; None if a search is worthwhile.
 
         Kinks move from where they are to within a hundredth of a standard error. What
@@ -299,6 +297,7 @@ class Stream(Bins):
         from the loss without the cheapest. Rows that are added raise all sums of
         squares, so that until they could have closed the gap neither is looked at.
         """
+        options = self.options
 
         def fit(prepared):
             problem, tol = problem_of([prepared], options, False), 1e-4 / self.n_rows

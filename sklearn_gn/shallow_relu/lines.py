@@ -435,7 +435,7 @@ def select_size(data, first, path):
         shared=True,
     )
     best, losses = np.append(LEFT, best), found["rss"] / 2
-    penalty, sizes = found.get("search_penalty", 0 * losses), 1 + found["n_breakpoints"]
+    penalty, sizes = found["search_penalty"], 1 + found["n_breakpoints"]
     columns = sizes, np.maximum(losses, EXACT * data.size), found["n_parameters"]
     for n, loss, n_parameters, extra in zip(*columns, penalty, strict=True):
         hyperplanes = np.ones((n, 2))  # of other sizes only their number counts

@@ -154,7 +154,6 @@ def test_columns_have_fits_of_their_own():
     [
         ({"loss": "huber"}, None),
         ({"covariance": "HC3"}, None),
-        ({"shape": "convex"}, None),
         ({}, np.ones(60)),
     ],
 )

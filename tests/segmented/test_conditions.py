@@ -1,10 +1,9 @@
-"""Conditions on the slopes: level segments, convex and concave functions."""
+"""Conditions on the slopes: level segments."""
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
 from numpy.testing import assert_allclose
-from scipy.optimize import nnls
 
 from sklearn_gn import SegmentedRegressor
 
@@ -63,38 +62,11 @@ def test_level_without_a_breakpoint_is_the_mean():
         assert_allclose(model.predict(X[:, None]), NOISE.mean(), rtol=1e-10)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_convex_fit_is_that_of_non_negative_changes(sign):
-    y = sign * (np.exp(X / 4) + 0.5 * NOISE)
-    shape = "convex" if sign == 1 else "concave"
-    model = SegmentedRegressor(2, shape=shape).fit(X[:, None], y)
-    assert np.all(sign * np.diff(model.segments_["slope"]) > 0)
-    # The line is free, changes of slope have one sign.
-    grid, line = np.linspace(0.6, 9.4, 45), np.column_stack([np.ones(60), X])
-    beside_line = np.eye(60) - line @ np.linalg.pinv(line)
-
-    def rss(a, b):
-        ramps = np.column_stack([np.maximum(X - a, 0), np.maximum(X - b, 0)])
-        return nnls(beside_line @ ramps, beside_line @ (sign * y))[1] ** 2
-
-    best = min(rss(a, b) for a in grid for b in grid if b > a)
-    assert model.statistics_["rss"] <= best
-
-
-def test_noise_has_no_convex_fit_of_many_segments():
-    with pytest.warns(UserWarning, match="room for"):
-        model = SegmentedRegressor(8, shape="convex").fit(X[:, None], NOISE)
-    assert np.all(np.diff(model.segments_["slope"]) > 0)
-    assert 0 < len(model.breakpoints_) < 8
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"flat": "first", "degree": 0}, "flat='first' needs lines"),
         ({"flat": "last", "kinks": False, "jumps": True}, "flat='last' needs lines"),
-        ({"shape": "convex", "jumps": True}, "shape='convex' needs kinks"),
-        ({"shape": "concave", "breakpoints": [3.0]}, "shape='concave' needs kinks"),
     ],
 )
 def test_conditions_that_contradict_each_other(settings, message):

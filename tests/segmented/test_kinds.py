@@ -151,7 +151,6 @@ def test_chunks_and_summary():
     ("words", "what"),
     [
         ({"flat": "last"}, "flat="),
-        ({"shape": "convex"}, "shape="),
         ({"breakpoints": [3.0]}, "breakpoints="),
         ({"family": "poisson"}, "a family of counts"),
         ({"broken_features": [0]}, "several broken features"),

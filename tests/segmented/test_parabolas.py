@@ -146,7 +146,6 @@ def test_counts():
         ({"jumps": "auto"}, "jumps"),
         ({"kinks": False}, "kinks"),
         ({"flat": "last"}, "flat"),
-        ({"shape": "convex"}, "shape"),
         ({"slopes": (0, None)}, "slopes"),
         ({"through": (0, 0)}, "through"),
         ({"broken_features": [0]}, "broken_features"),

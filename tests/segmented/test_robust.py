@@ -131,3 +131,16 @@ def test_two_outliers_at_an_end_are_no_segment(first):
         model = SegmentedRegressor(loss="huber").fit(x[:, None], y)
         numbers.append(len(model.breakpoints_))
     assert np.mean(np.array(numbers) > 0) <= 0.25
+
+
+@pytest.mark.parametrize("rows", [[97, 98, 99], [0, 98, 99]])
+def test_the_warning_names_outliers_in_the_last_rows_for_both_losses(rows):
+    x = np.linspace(0, 10, 100)
+    y = np.maximum(x - 6, 0) + np.random.default_rng(1).normal(0, 0.2, 100)
+    y[rows] += 8, -8, -8
+    for loss in ("squared_error", "huber"):
+        with pytest.warns(UserWarning, match="may be outliers") as caught:
+            model = SegmentedRegressor(loss=loss).fit(x[:, None], y)
+        assert len(model.breakpoints_) < 6
+        named = str(caught[0].message).split("others: ")[1].split(". ")[0].split(", ")
+        assert {*map(str, rows)} <= {*named}

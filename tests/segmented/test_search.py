@@ -136,3 +136,49 @@ def test_no_places_on_a_grid_are_better(columns, k, settings):
         model = SegmentedRegressor(k, degree=degree, **settings).fit(x[:, None], y)
         assert len(model.breakpoints_) == k
         assert model.statistics_["rss"] <= rss.min() * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_level_ends_of_rows_with_ties_are_the_best(seed):
+    # The best level segment may be a single position with several rows.
+    rng = np.random.default_rng(seed)
+    x = np.sort(np.concatenate([rng.integers(0, 20, 42) / 2, [0] * 4, [10] * 4]))
+    y = 0.2 * x + 0.5 * rng.standard_normal(50)
+    places = np.unique(x)
+    places = np.append(places[:-1] + 1e-4, (places[1:] + places[:-1]) / 2)
+    places = np.unique(np.concatenate([places, x[x > x[0]] - 1e-4]))
+    t = np.array([*combinations(places, 2)])
+    rows = [np.sum((x >= low) & (x <= high)) for low, high in t]
+    few = np.minimum(rows, [np.sum(x <= low) for low, _ in t])
+    t = t[np.minimum(few, [np.sum(x >= high) for _, high in t]) >= 3]
+    bent = np.clip(x, t[:, :1], t[:, 1:])
+    bent -= bent.mean(axis=1, keepdims=True)
+    rss = np.sum((y - y.mean()) ** 2) - (bent @ y) ** 2 / np.sum(bent**2, axis=1)
+    model = SegmentedRegressor(2, flat="both").fit(x[:, None], y)
+    assert model.statistics_["rss"] <= rss.min() * (1 + 1e-6)
+
+
+def test_a_column_of_noise_leaves_the_best_jumps():
+    rng, n = np.random.default_rng(0), 40
+    x, column = np.arange(float(n)), rng.standard_normal(n)
+    y = 2 * (x > 12) - 3 * (x > 27) + 0.1 * x + rng.standard_normal(n)
+    model = SegmentedRegressor(2, jumps=True).fit(np.column_stack([x, column]), y)
+    best = np.inf
+    for a, b in combinations(range(4, n - 3), 2):
+        if b - a >= 4:
+            own = np.array([x < a, (x >= a) & (x < b), x >= b]).T * 1.0
+            A = np.column_stack([own, own * x[:, None], column])
+            best = min(best, np.linalg.lstsq(A, y)[1][0])
+    assert model.statistics_["rss"] == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_of_noise_hardly_change_the_number_of_jumps(seed):
+    rng, x = np.random.default_rng(seed), np.arange(208.0)  # four years of weeks
+    y = 2 * np.sin(2 * np.pi * x / 52) + 3 * (x > 70) - 2 * (x > 140) + 0.01 * x
+    y += 0.5 * rng.standard_normal(208)
+    alone = SegmentedRegressor(jumps=True, autocorrelation=None).fit(x[:, None], y)
+    X = np.column_stack([x, rng.standard_normal((208, 2))])
+    model = SegmentedRegressor(jumps=True, autocorrelation=None).fit(X, y)
+    assert len(model.breakpoints_) == len(alone.breakpoints_)
+    np.testing.assert_allclose(model.breakpoints_, alone.breakpoints_, atol=3)

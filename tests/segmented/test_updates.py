@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import time
 
 import numpy as np
 import pandas as pd
@@ -50,6 +51,31 @@ def test_single_rows_and_blocks_are_those_of_a_fit_of_all_rows():
     assert_allclose(std, expected.predict(X[:5], return_std=True)[1], rtol=2e-2)
     assert "Breakpoints" in str(model.summary())
     assert "noise" in str(model.diagnose())
+
+
+def test_a_thousand_rows_one_by_one_take_less_than_two_seconds():
+    X, y = sample(7, 101_000)
+    model = SegmentedRegressor(2, autocorrelation=None).fit(X[:100_000], y[:100_000])
+    start = time.process_time()
+    for k in range(100_000, 101_000):
+        model.update(X[k : k + 1], y[k : k + 1])
+    breakpoints = model.breakpoints_
+    assert time.process_time() - start < 2
+    expected = SegmentedRegressor(2, autocorrelation=None).fit(X, y)
+    assert_allclose(breakpoints, expected.breakpoints_, rtol=1e-4)
+    assert_same(model, expected)
+
+
+def test_it_does_not_matter_when_a_fit_is_read():
+    X, y = sample(8, 600)
+    once = SegmentedRegressor(2).fit(X[:500], y[:500])
+    often = SegmentedRegressor(2).fit(X[:500], y[:500])
+    for k in range(500, 600):
+        once.update(X[k : k + 1], y[k : k + 1])
+        read = often.update(X[k : k + 1], y[k : k + 1]).statistics_["n_rows"]
+        assert_allclose(read, k + 1)
+    assert_allclose(often.breakpoints_, once.breakpoints_, rtol=1e-3)
+    assert_allclose(pickle.loads(pickle.dumps(once)).predict(X), once.predict(X))
 
 
 def test_weights_count_as_repeated_rows():
