@@ -224,8 +224,8 @@ def search(rows, order, features, noises, is_worth, picks, **words):
     found = fitted(Kernel.of(logs), *part, **words)
     if not (found and is_worth(found, few)):
         return ()
-    found = best_kernel(logs, *part, _LAST_STEPS)
-    found = fitted(Kernel.of(found.x), *rows, **words)
+    kernel = Kernel.of(best_kernel(logs, *part, _LAST_STEPS).x)
+    found = fitted(kernel, *rows, **words)
     return found if found and is_worth(found, np.arange(len(order))) else ()
 
 
@@ -258,8 +258,8 @@ def first_kernel(x, y, count, choices, noises):
 
     Of ``choices`` of features the second has the cost of being picked. All features
     have one of some lengths at first, or each the one at which it explains most alone:
-    where one of many oscillates, all short lengths together tell nothing. With
-    functions of their own or without is decided by the first evidence.
+    where one of many oscillates, all short lengths together tell nothing. Beside it
+    the first evidence decides about functions of single features, and the noise.
     """
     starts = []
     for columns in choices:
@@ -269,23 +269,24 @@ def first_kernel(x, y, count, choices, noises):
         linear = np.eye(len(z)) + _FIRST * density.linear
         for squares in density.squares:
             for i, rho in enumerate(lengths**-2.0):
-                alone = squareform(np.exp(-rho / 2 * squares), checks=False)
-                alone += linear
+                alone = linear + squareform(np.exp(-rho / 2 * squares), checks=False)
                 root = factor(alone, NOISES[-1] / count, overwrite=True)
                 square = max(np.sum(root.solve(y) * y), _TINY)
                 value[i] = y.size * math.log(square) + y.shape[1] * root.log_det
             own.append(lengths[np.argmin(value)])
         cost = d * math.log(x.shape[1]) / len(x) if starts else 0.0
         kinds = (-math.inf, math.log(_FIRST))[:d]  # one has its function already
-        for tried in (lengths, [own]):
-            found = []
-            for length, mu, noise in product(tried, kinds, noises):
-                rho = -2 * np.log(np.broadcast_to(length, d))
-                others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
-                logs = np.append(rho, others)
-                least = density(logs, value_only=True) + cost
-                found.append((least, logs, columns, cost))
-            starts.append(min(found, key=itemgetter(0)))
+        for tried in (np.tile(lengths, (d, 1)).T, [own]):
+            tried, found = -2 * np.log(tried), []
+            for mu, noise in product(kinds, noises[::-1]):
+                for rho in tried:
+                    others = np.mean(rho) + math.log(d), mu, *np.log([_FIRST, noise])
+                    logs = np.append(rho, others)
+                    least = density(logs, value_only=True) + cost
+                    found.append((least, logs, columns, cost))
+                best = min(found, key=itemgetter(0))
+                tried = [best[1][:d]]  # the other parameters follow beside it
+            starts.append(best)
     # Picked features are tried where they begin better than all of them.
     least = min(start[0] for start in starts[:2])
     starts = starts[:2] + [start for start in starts[2:] if start[0] <= least]
@@ -348,10 +349,12 @@ class LogDensity:
         if not np.array_equal(logs[:-3], self.lengths):
             kernel.smooth(self.x, self.x, out=smooth)
             self.lengths = logs[:-3].copy()
-            self.of_singles = self._of_singles(kernel.nu) if self.squares else None
+            self.of_singles = None
+        if self.squares and kernel.additive > 0 and self.of_singles is None:
+            self.of_singles = self._of_singles(kernel.nu)
         np.multiply(self.linear, kernel.slope, out=c)
         c += smooth
-        if self.squares:
+        if self.of_singles is not None:
             of_pairs, moments = self.of_singles
             c += squareform(kernel.additive * of_pairs, checks=False)
             np.einsum("ii->i", c)[...] += kernel.additive * len(self.squares)
@@ -369,7 +372,7 @@ class LogDensity:
         w = found.density_slope(a / math.sqrt(v))
         diagonal = 2 * np.einsum("ii->i", w)
         of_nu = of_additive = 0.0
-        if self.squares:
+        if self.of_singles is not None:
             halves = 2 * kernel.additive * squareform(w.T, checks=False)
             of_additive = kernel.additive * len(self.squares) * np.sum(diagonal)
             of_additive += of_pairs @ halves

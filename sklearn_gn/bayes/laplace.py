@@ -33,6 +33,7 @@ from scipy.special import stdtrit
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import extremes
 from sklearn_gn.arrays.libraries import namespace
+from sklearn_gn.arrays.trees import Record
 from sklearn_gn.bayes import evidence, evidence_gn, low_rank
 from sklearn_gn.bayes.layers import block_size, curvatures, residuals
 from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource, reduce, row_blocks
@@ -64,20 +65,23 @@ def covariance(model, sums, alpha, beta, n_effective):
     return factors.factor_with_floor(hessian, floor).inverse()
 
 
-class Deferred:
+class Deferred(Record):
     """What a function returns for some arguments, computed at the first access."""
 
-    def __init__(self, function, *arguments):
-        self._call, self._found = (function, *arguments), None
+    def __init__(self, *call, found=None):
+        self._call, self._found = call, found
 
     def get(self):
         """Return it; the arguments are kept until then."""
         call = self._call
-        if call is not None:  # two threads may both compute it
+        if call:  # two threads may both compute it
             function, *arguments = call
-            self._found = function(*arguments)
-            self._call = None
+            self._found, self._call = function(*arguments), ()
         return self._found
+
+    def fields(self):
+        """Return what a checkpoint stores in the place of the function."""
+        return {"found": self.get()}
 
 
 def value_variances(model, theta, covariance, x):

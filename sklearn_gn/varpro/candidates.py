@@ -96,10 +96,8 @@ def set_fitted(estimator, run, rows, options, factors):
         counted = members[:n_small] if classifies else members
         wanted = [laplace.want_of_penalties(m.net) for m in members[:n_small]]
         estimator._want_of_penalties = np.median(wanted, axis=0).tolist()
-        estimator.n_effective_parameters_ = _mean(
-            [member.known.n_effective_parameters for member in counted],
-            share[: len(counted)],
-        )
+        each = [member.known.n_effective_parameters for member in counted]
+        estimator.n_effective_parameters_ = _mean(each, share[: len(counted)])
     # 3. What predicts: members without their matrices, of moved odds of the classes.
     if not classifies:
         _set_noise(estimator, members, rows, options, observed)
@@ -132,12 +130,10 @@ def _set_noise(estimator, members, rows, options, observed):
     effective parameters. ``observed`` are the rows with the targets as observed.
     """
     n_effective, k = options.evidence.n_effective, observed.y.shape[1]
-    each = [
-        (s.n_effective_parameters + s.n_of_penalties) * n_effective / s.n_rows
-        for s in (member.known for member in members)
-    ]
+    known = [member.known for member in members]
+    each = [(s.n_effective_parameters + s.n_of_penalties) / s.n_rows for s in known]
     # A member of which nothing is known may follow all rows.
-    n_parameters = _mean(np.nan_to_num(each, nan=n_effective * k), shares(members))
+    n_parameters = n_effective * _mean(np.nan_to_num(each, nan=k), shares(members))
     freedom = laplace.degrees_of_freedom(n_effective, k, n_parameters)
     if options.robust:
         fitted = mean_values(members, observed.x)
@@ -153,10 +149,8 @@ def _set_noise(estimator, members, rows, options, observed):
     estimator._degrees_of_freedom, estimator._noise_scale = freedom, None
     used = [m for m in members if np.any(m.share)]
     if used and not options.robust and all(m.known.left_out for m in used):
-        left_out = sum(
-            share * np.array(member.known.left_out)
-            for share, member in zip(shares(used), used, strict=True)
-        )
+        pairs = zip(shares(used), used, strict=True)
+        left_out = sum(share * np.array(m.known.left_out) for share, m in pairs)
         given = fitted, left_out, rows, n_effective, options.scaling
         estimator._noise_scale = noise_scale(*given)
 
@@ -183,15 +177,14 @@ def _set_output_layer(estimator, members, share, scaling):
 
 
 def with_summaries(members, rows, options):
-    """Return members by the evidence with their summaries."""
+    """Return members by the evidence with their summaries, once they are computed."""
 
     def with_summary(member):
         given = member.model, member.net, rows, options.scaling, options.evidence
-        return member._replace(known=laplace.summary_of(*given))
+        return member._replace(known=member.known or laplace.summary_of(*given))
 
-    sizes = [len(member.net.theta) for member in members]
-    work = work_of(len(rows.x), max(sizes, default=0))
-    return tuple(side_by_side(with_summary, members, work))
+    size = max((len(member.net.theta) for member in members), default=0)
+    return tuple(side_by_side(with_summary, members, work_of(len(rows.x), size)))
 
 
 # --- candidates ----------------------------------------------------------------------
@@ -337,8 +330,9 @@ def of_wide(wide, lacking, kinds, seen, rows, options):
 def beside_process(state, members, rows, options, wide=(), lacking=()):
     """Return a state with a Gaussian process, and the share of networks beside it.
 
-    The :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is searched for if it
-    is None, and empty where it is not worth its place. Its targets are the values of
+    Networks that have ended keep their summaries in it. The
+    :class:`~sklearn_gn.bayes.gaussian_process.FittedProcess` is searched for if it is
+    None, and empty where it is not worth its place. Its targets are the values of
     classes. Where all networks are ``wide``, of many columns, it sees picked ones.
     """
     # The process may take as long as the networks did.
@@ -347,9 +341,8 @@ def beside_process(state, members, rows, options, wide=(), lacking=()):
     process = state.process
     model, some = (members or wide)[0].model, left_out_rows(rows)
     n_effective, loss = options.evidence.n_effective, model.loss
-    part = some._replace(weight=some.weight / np.sum(some.weight))
-    small = with_summaries(members, part, options)
-    kinds, _ = candidates_of(small, rows, options, None, wide, lacking)
+    ended = with_summaries(members, rows, options)
+    kinds, _ = candidates_of(ended, rows, options, None, wide, lacking)
 
     def beside(process, index):
         """Log densities of some rows, the last by their process, and their weights."""
@@ -362,19 +355,18 @@ def beside_process(state, members, rows, options, wide=(), lacking=()):
         y, center, noises = some.y, 0.0, gaussian_process.NOISES
         if loss != "squared":  # whose classes overlap
             y, noises = contrasts(y, model.n_values), noises[-1:]
-            center = part.weight @ y
+            center = np.average(y, axis=0, weights=some.weight)
         counts = Rows(some.x, y - center, n_effective * some.weight)
+        words = {"picks": bool(wide), "loss": loss, "center": center}
         process = gaussian_process.search(
             *(counts, order, Units.varying(*counts), noises),
             lambda *found: stacking.is_worth(*beside(*found)),
-            picks=bool(wide),
-            loss=loss,
-            center=center,
+            **words,
         )
     of_networks = [bool(own[0].model.activations) for own, _ in kinds]
     share = stacking.weights_of_targets(*beside(process, np.sort(order)))
     share = float(np.sum(np.mean(share[: len(kinds)][of_networks], axis=1)))
-    return state._replace(process=process, share=share)
+    return state._replace(ended=ended, process=process, share=share)
 
 
 # --- the shares ----------------------------------------------------------------------
