@@ -42,7 +42,7 @@ from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers, first_network
+from sklearn_gn.bayes.layers import Layers, first_network, grown_network
 from sklearn_gn.data.units import Units, moments
 from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work_of
 from sklearn_gn.optim.multinomial import all_classes
@@ -56,7 +56,8 @@ ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
-_WORTH = 10  # times tol: gain of log density a row that deeper or more networks need
+_WORTH = 10  # times tol: gain of log density a row that larger or more networks need
+_ROWS_OF_GROWTH = 20000  # that tell which further neurons a network needs
 
 
 # --- the networks --------------------------------------------------------------------
@@ -166,7 +167,7 @@ class CommitteeOptions(NamedTuple):
     n_evidence: int  # members by the evidence, which stand first
     robust: bool  # whether the loss is Huber's
     adds: bool  # whether the number of the members by the evidence is to be found
-    deepens: bool  # whether the number of their layers is
+    deepens: bool  # whether the number of their layers and neurons is
     is_open: bool  # whether all candidates are, not networks that are asked for
     half_time: float  # on the clock, if there is a budget
     features: tuple  # numbers of those that say anything
@@ -219,13 +220,16 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     is_open = not robust and all(isinstance(value, str) for value in given)  # "auto"
     # The validation loss does not change while a size is tried.
     adds = given[2] == "auto" and not (warm or estimator.early_stopping or robust)
+    deepens = adds and is_open and estimator._loss == "squared"
+    if deepens:
+        of_evidence = of_evidence._replace(first_size=_deeper(model).n_parameters)
     options = CommitteeOptions(
         evidence=of_evidence,
         wide=wide,
         n_evidence=n_evidence,
         robust=robust,
         adds=adds,
-        deepens=adds and is_open and estimator._loss == "squared",
+        deepens=deepens,
         is_open=is_open and estimator.activation == "auto",
         half_time=words["began"] + (estimator.max_time or math.inf) / 2,
         features=features,
@@ -283,7 +287,8 @@ class CommitteeState(NamedTuple):
     criterion: float = 0.0  # minus the number of steps: the last networks are the best
     ended: tuple = ()  # members of rounds that have ended
     reason: str | None = None  # why the last of them has
-    tries: bool = False  # whether this round tries a deeper network
+    smaller: tuple = ()  # networks that a larger one has taken the place of
+    tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
     process: tuple | None = None  # a FittedProcess or (), once it was looked for
     share: float = 1.0  # of the networks beside other candidates
@@ -333,8 +338,7 @@ def _with_round(rows, state, members, options):
     def begun(member):
         n, net = len(rows.x), member.net
         every = max(1, n // net.model.n_rows_of_matrix(n))
-        some, share = rows.every(every)
-        of_some = options._replace(n_effective=options.n_effective * share)
+        some, of_some = _some_rows(rows, every, options)
         state = evidence_gn.init_at(some, net, of_some)
         return MemberRun(state, Member(state.net), state.criterion, every)
 
@@ -344,57 +348,90 @@ def _with_round(rows, state, members, options):
     return state._replace(runs=runs, loss=loss)
 
 
+def _some_rows(rows, every, options):
+    """Return rows and options of first steps, whose number does not matter yet."""
+    if every == 1:
+        return rows, options
+    some, share = rows.every(every)
+    n_effective = options.n_effective * share
+    few = {"n_effective": n_effective, "first_size": None, "tol": options.tol / 10}
+    return some, options._replace(**few)
+
+
 def _next_round(rows, state, report, options):
     """Return the state in which further members begin, or the end of the fit."""
     running, before = tuple(run.best for run in state.runs), state.ended
     n, tol = options.evidence.n_effective, options.evidence.tol
-    deepens = options.deepens and report.stop != "rounding" and not before
     now, highest = (
         max((member.net.log_evidence for member in members), default=-math.inf)
         for members in (running, before)
     )
-    # 1. The members of this round; a deeper network takes the place of the others.
-    ended = before
-    if not state.tries or now - highest > _WORTH * tol * n:
+    # 1. The members of this round; a larger network takes the place of the others.
+    ended, worth = before, _WORTH * tol * _work_ratio(running[0].net, options)
+    accepted = now - highest > worth * n
+    if accepted or not state.tries:
         ended = running if state.tries else before + running
-        state = state._replace(ended=ended, reason=report.stop)
+        smaller = before if state.tries else state.smaller
+        state = state._replace(ended=ended, smaller=smaller, reason=report.stop)
         if report.stop != "rounding":
             state = beside_process(state, ended, rows, options)
-    # 2. A deeper network, or as many further members as are worth it.
+    # 2. A larger network, or as many further members as are worth it.
     n_neurons = sum(ended[0].model.sizes[1:])
     rng = np.random.RandomState([options.seed, len(ended), n_neurons])
     by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
-    net, model = by_evidence[0].net, by_evidence[0].model
-    deeper = model._replace(
-        sizes=(*model.sizes, model.sizes[-1]),
-        activations=model.activations * 2,
-        features=options.features,
-    )
+    net, larger, starts = by_evidence[0].net, None, []
     # One whose parameters are mostly idle is large enough.
-    deepens &= 2 * np.sum(net.gamma) > len(net.theta)
-    deepens &= is_formed(rows.y.size, deeper.n_parameters)
-    models = []
-    if deepens and switches.on("varpro.growth"):
-        models = [deeper]
+    grows = options.deepens and 2 * np.sum(net.gamma) > len(net.theta)
+    if grows and state.reason != "rounding" and switches.on("varpro.growth"):
+        if not before:
+            model = _deeper(net.model)._replace(features=options.features)
+            larger = first_network(model, rows, n, rng)
+        elif state.tries and accepted:
+            larger = _grown(net, rows, options, rng)
+    if larger is not None and is_formed(rows.y.size, len(larger.theta)):
+        starts = [larger]
     elif options.adds and state.reason != "rounding":
+        # How the starts of one larger network will differ, those before it tell.
+        alike = (ended, state.smaller, (*state.smaller, *ended))
+        alike = next(members for members in alike if len(members) > 1)
+        worth = _WORTH * tol * _work_ratio(net, options)
+        n_more = _n_members(alike, rows, worth, state.share) - len(ended)
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
-        # How the starts of one deeper network will differ, those before it tell.
-        alike = ended if len(ended) > 1 else before
-        n_more = _n_members(alike, rows, tol, state.share) - len(ended)
-        models = list(islice(cycle(kinds), max(0, n_more)))
-    if not models:
+        for model in islice(cycle(kinds), max(0, n_more)):
+            start, former = None, state.smaller[:1]
+            if former and len(former[0].model.sizes) == len(model.sizes):
+                start = _grown(former[0].net, rows, options, rng)
+            features = tuple(j for j in options.features if j in model.features)
+            model = model._replace(features=features)
+            starts.append(start or first_network(model, rows, n, rng))
+    if not starts:
         return state._replace(tries=True), report._replace(stop=state.reason)
-    members = []
-    for model in models:
-        features = tuple(j for j in options.features if j in model.features)
-        model = model._replace(features=features)
-        members.append(Member(first_network(model, rows, n, rng)))
-    state = state._replace(tries=models[0] is deeper)
+    state = state._replace(tries=starts[0] is larger)
+    members = tuple(map(Member, starts))
     state = _with_round(rows, state, members, options.evidence)
     return state, report._replace(stop=None)
 
 
-def _n_members(members, rows, tol, share):
+def _deeper(model):
+    """Return the network with a further hidden layer, as wide as the last one."""
+    sizes = (*model.sizes, model.sizes[-1])
+    return model._replace(sizes=sizes, activations=model.activations[:1] * 2)
+
+
+def _grown(net, rows, options, rng):
+    """Return a wider network, or None, from the residuals of some rows."""
+    some, share = rows.every(max(1, len(rows.x) // _ROWS_OF_GROWTH))
+    n_effective = share * options.evidence.n_effective
+    return grown_network(net, options.features, some, n_effective, rng)
+
+
+def _work_ratio(net, options):
+    """Return the work of an iteration over that of the first larger network."""
+    first = options.evidence.first_size or len(net.theta)
+    return max(1.0, len(net.theta) / first) ** 2
+
+
+def _n_members(members, rows, worth, share):
     """Return the number for which one more is hardly any better, if they differ so."""
     some = left_out_rows(rows)
     values = np.array([member.values(some.x) for member in members])
@@ -408,7 +445,7 @@ def _n_members(members, rows, tol, share):
     variance = some.weight @ variance / np.sum(some.weight)
     of_mean = 1 + variance * (1 + 1 / np.arange(1, N_PARTS + 1))
     gain = np.log(of_mean[:-1] / of_mean[1:]) / 2
-    return 1 + int(np.count_nonzero(share * gain > _WORTH * tol))
+    return 1 + int(np.count_nonzero(share * gain > worth))
 
 
 def _evidence_step(rows, state, options):
@@ -445,8 +482,7 @@ def _run_after_step(rows, options, run):
     """The run of a member after a step, unless it has ended, with its best network."""
     if run.report.stop is not None:
         return run
-    some, share = rows.every(run.every)
-    of_some = options._replace(n_effective=options.n_effective * share)
+    some, of_some = _some_rows(rows, run.every, options)
     state, report = evidence_gn.step(some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:
