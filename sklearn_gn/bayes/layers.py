@@ -36,6 +36,7 @@ import numpy as np
 
 from sklearn_gn.arrays import libraries
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
+from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes.device_rows import DeviceRows, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import ROUNDING, SOME_ROWS, RegularisedLayers, Sums
 from sklearn_gn.data.rows_source import BLOCK_ROWS
@@ -391,80 +392,57 @@ def grown_network(net, features, rows, n_effective, rng):
     """Return a network that further neurons have joined, or None if none is worth it.
 
     Of many random neurons, which see one or two of the ``features`` or all that the
-    network sees, the one that explains most of the residuals joins, then the one that
-    explains most of what is left, as long as the extended Bayesian information
-    criterion falls (Chen and Chen, 2008), until each layer has twice as many. So a
-    feature that has left comes back where the network lacks it. A new neuron has one of
-    its own in each further layer; those of the network see no new one.
+    network sees, those join that explain what is left, as many at most as there are. So
+    a feature that has left comes back where the network lacks it. A new neuron has one
+    of its own in each further layer; those of the network see no new one.
     """
     old, (output, layers) = net.model, net.model.split(net.theta)
     d, n_most = old.sizes[0], min(old.sizes[1:])
-    # 1. Random neurons through rows, orthogonal to the linear term.
+    # 1. Random neurons through rows.
     directions = np.zeros((_CANDIDATES * n_most, d))
     for number, own in enumerate(directions):
         n_seen = number % 3
         chosen = rng.permutation(features)[:n_seen] if n_seen else list(old.features)
         own[chosen] = rng.standard_normal(len(chosen))
-    lengths = np.linalg.norm(directions, axis=1)
-    directions *= (np.exp(rng.standard_normal(len(lengths))) / lengths)[:, None]
+    lengths = np.exp(rng.standard_normal(len(directions)))
+    directions *= (lengths / np.linalg.norm(directions, axis=1))[:, None]
     points = rows.x[rng.randint(len(rows.x), size=len(directions))]
     bias = -_BESIDE - np.sum(directions * points, axis=1)
-    root = np.sqrt(rows.weight)[:, None]
-    linear = root * np.column_stack([np.ones(len(rows.x)), rows.x])
     values = directions @ rows.x.T + bias[:, None]
     for name in old.activations:
         values = activated(name, values)[0]
+    # 2. Those that explain what is left beside a linear term, and their coefficients.
+    root = np.sqrt(rows.weight)[:, None]
+    linear = root * np.column_stack([np.ones(len(rows.x)), rows.x])
     values, rest = root * values.T, root * (rows.y - old.values(net.theta, rows.x))
     inner = factor(linear.T @ linear, ROUNDING * np.sum(linear**2))
-    free, left = values.copy(), rest.copy()
-    for part in (free, left):
-        part -= linear @ inner.solve(linear.T @ part)
-    # 2. Those that explain most, one by one.
-    joined, least = [], _BESIDE * np.sum(values**2, axis=0)
-    tiny = np.finfo(np.float64).tiny
-    cost = rest.shape[1] * math.log(n_effective) / 2 + math.log(len(directions))
-    while len(joined) < n_most:
-        squares = np.sum(free**2, axis=0)
-        explained = np.sum((free.T @ left) ** 2, axis=1)
-        explained[squares <= least] = 0
-        explained /= np.maximum(squares, tiny)
-        best, total = int(np.argmax(explained)), max(float(np.sum(left**2)), tiny)
-        share = min(explained[best] / total, 1 - ROUNDING)
-        if -n_effective * rest.shape[1] / 2 * math.log1p(-share) <= cost:
-            break
-        joined.append(best)
-        unit = free[:, [best]] / math.sqrt(squares[best])
-        free, left = free - unit @ (unit.T @ free), left - unit @ (unit.T @ left)
+    free, left = (a - linear @ inner.solve(linear.T @ a) for a in (values, rest))
+    joined = evidence.chosen_columns(free, left, n_effective, n_most)
     if not joined:
         return None
-    # 3. The network with them, whose coefficients are those of least squares.
-    seen = set(old.features).union(*(np.flatnonzero(directions[j]) for j in joined))
-    model = old._replace(
-        sizes=(d, *(size + len(joined) for size in old.sizes[1:])),
-        features=tuple(sorted(int(j) for j in seen)),
-    )
-    both = np.concatenate([linear, values[:, joined]], axis=1)
-    ridge = np.append(np.zeros(1 + d), np.full(len(joined), _RIDGE))
+    n, both = len(joined), np.concatenate([linear, values[:, joined]], axis=1)
+    ridge = np.append(np.zeros(1 + d), np.full(n, _RIDGE))
     inner = factor(both.T @ both, ridge + ROUNDING * np.sum(both**2))
     found = inner.solve(both.T @ rest)
     output = np.concatenate([output, found[1 + d :]])
     output[: 1 + d] += found[: 1 + d]
-    own = np.zeros((old.sizes[1], d))
-    own[:, list(old.features)] = layers[0][:, 1:]
-    first = np.concatenate([own, directions[joined]])[:, list(model.features)]
-    biases = np.append(layers[0][:, 0], bias[joined])
-    grown = [np.column_stack([biases, first])]
-    for layer in layers[1:]:
-        n, n_inputs = layer.shape
-        wider = np.zeros((n + len(joined), n_inputs + len(joined)))
-        wider[:n, :n_inputs], wider[n:, n_inputs:] = layer, np.eye(len(joined))
-        grown.append(wider)
-    alpha, weights = net.alpha.copy(), net.alpha[3 : 3 + old.n_feature_groups]
-    back = np.setdiff1d(model.features, old.features)
-    if old.n_feature_groups > 1:  # their weights are as large as those of the others
-        weights = np.log(weights[list(old.features)])
-        alpha[3 + back] = np.exp(np.mean(weights))
-    theta = model.join(output, grown)
+    # 3. The network with them.
+    seen = set(old.features).union(*map(np.flatnonzero, directions[joined]))
+    model = old._replace(
+        sizes=(d, *(size + n for size in old.sizes[1:])),
+        features=tuple(sorted(map(int, seen))),
+    )
+    first = np.zeros((old.sizes[1], 1 + d))
+    first[:, [0, *(1 + j for j in old.features)]] = layers[0]
+    joining = np.column_stack([bias, directions])[joined]
+    first = np.concatenate([first, joining])[:, [0, *(1 + j for j in model.features)]]
+    wider = [np.pad(layer, (0, n)) for layer in layers[1:]]
+    for layer in wider:
+        layer[-n:, -n:] = np.eye(n)
+    # The weights of features that come back are as large as those of others.
+    alpha, back = net.alpha.copy(), np.setdiff1d(model.features, old.features)
+    alpha[3 + back] = np.exp(np.mean(np.log(alpha[3 + np.array(old.features)])))
+    theta = model.join(output, [first, *wider])
     return net._replace(theta=theta, alpha=alpha, beta=None, model=model)
 
 

@@ -220,16 +220,13 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
     is_open = not robust and all(isinstance(value, str) for value in given)  # "auto"
     # The validation loss does not change while a size is tried.
     adds = given[2] == "auto" and not (warm or estimator.early_stopping or robust)
-    deepens = adds and is_open and estimator._loss == "squared"
-    if deepens:
-        of_evidence = of_evidence._replace(first_size=_deeper(model).n_parameters)
     options = CommitteeOptions(
         evidence=of_evidence,
         wide=wide,
         n_evidence=n_evidence,
         robust=robust,
         adds=adds,
-        deepens=deepens,
+        deepens=adds and is_open and estimator._loss == "squared",
         is_open=is_open and estimator.activation == "auto",
         half_time=words["began"] + (estimator.max_time or math.inf) / 2,
         features=features,
@@ -287,7 +284,6 @@ class CommitteeState(NamedTuple):
     criterion: float = 0.0  # minus the number of steps: the last networks are the best
     ended: tuple = ()  # members of rounds that have ended
     reason: str | None = None  # why the last of them has
-    smaller: tuple = ()  # networks that a larger one has taken the place of
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
     process: tuple | None = None  # a FittedProcess or (), once it was looked for
@@ -349,13 +345,12 @@ def _with_round(rows, state, members, options):
 
 
 def _some_rows(rows, every, options):
-    """Return rows and options of first steps, whose number does not matter yet."""
+    """Return rows of first steps and their options: these steps cost little."""
     if every == 1:
         return rows, options
     some, share = rows.every(every)
-    n_effective = options.n_effective * share
-    few = {"n_effective": n_effective, "first_size": None, "tol": options.tol / 10}
-    return some, options._replace(**few)
+    n_effective, tol = share * options.n_effective, options.tol / 10
+    return some, options._replace(n_effective=n_effective, tol=tol)
 
 
 def _next_round(rows, state, report, options):
@@ -367,43 +362,43 @@ def _next_round(rows, state, report, options):
         for members in (running, before)
     )
     # 1. The members of this round; a larger network takes the place of the others.
-    ended, worth = before, _WORTH * tol * _work_ratio(running[0].net, options)
-    accepted = now - highest > worth * n
+    accepted, ended = now - highest > _WORTH * tol * n, before
     if accepted or not state.tries:
         ended = running if state.tries else before + running
-        smaller = before if state.tries else state.smaller
-        state = state._replace(ended=ended, smaller=smaller, reason=report.stop)
+        state = state._replace(ended=ended, reason=report.stop)
         if report.stop != "rounding":
             state = beside_process(state, ended, rows, options)
     # 2. A larger network, or as many further members as are worth it.
-    n_neurons = sum(ended[0].model.sizes[1:])
-    rng = np.random.RandomState([options.seed, len(ended), n_neurons])
+    rng = np.random.RandomState(
+        [options.seed, len(ended), sum(ended[0].model.sizes[1:])]
+    )
     by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
     net, larger, starts = by_evidence[0].net, None, []
     # One whose parameters are mostly idle is large enough.
     grows = options.deepens and 2 * np.sum(net.gamma) > len(net.theta)
     if grows and state.reason != "rounding" and switches.on("varpro.growth"):
+        model = net.model
         if not before:
-            model = _deeper(net.model)._replace(features=options.features)
+            model = model._replace(
+                sizes=(*model.sizes, model.sizes[-1]),
+                activations=model.activations * 2,
+                features=options.features,
+            )
             larger = first_network(model, rows, n, rng)
         elif state.tries and accepted:
-            larger = _grown(net, rows, options, rng)
+            some, share = rows.every(max(1, len(rows.x) // _ROWS_OF_GROWTH))
+            larger = grown_network(net, options.features, some, n * share, rng)
+    # How the starts of one deeper network will differ, those before it tell.
+    alike = ended if len(ended) > 1 else before
     if larger is not None and is_formed(rows.y.size, len(larger.theta)):
         starts = [larger]
-    elif options.adds and state.reason != "rounding":
-        # How the starts of one larger network will differ, those before it tell.
-        alike = (ended, state.smaller, (*state.smaller, *ended))
-        alike = next(members for members in alike if len(members) > 1)
-        worth = _WORTH * tol * _work_ratio(net, options)
-        n_more = _n_members(alike, rows, worth, state.share) - len(ended)
+    elif options.adds and state.reason != "rounding" and len(alike) > 1:
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
+        n_more = _n_members(alike, rows, tol, state.share) - len(ended)
         for model in islice(cycle(kinds), max(0, n_more)):
-            start, former = None, state.smaller[:1]
-            if former and len(former[0].model.sizes) == len(model.sizes):
-                start = _grown(former[0].net, rows, options, rng)
             features = tuple(j for j in options.features if j in model.features)
             model = model._replace(features=features)
-            starts.append(start or first_network(model, rows, n, rng))
+            starts.append(first_network(model, rows, n, rng))
     if not starts:
         return state._replace(tries=True), report._replace(stop=state.reason)
     state = state._replace(tries=starts[0] is larger)
@@ -412,26 +407,7 @@ def _next_round(rows, state, report, options):
     return state, report._replace(stop=None)
 
 
-def _deeper(model):
-    """Return the network with a further hidden layer, as wide as the last one."""
-    sizes = (*model.sizes, model.sizes[-1])
-    return model._replace(sizes=sizes, activations=model.activations[:1] * 2)
-
-
-def _grown(net, rows, options, rng):
-    """Return a wider network, or None, from the residuals of some rows."""
-    some, share = rows.every(max(1, len(rows.x) // _ROWS_OF_GROWTH))
-    n_effective = share * options.evidence.n_effective
-    return grown_network(net, options.features, some, n_effective, rng)
-
-
-def _work_ratio(net, options):
-    """Return the work of an iteration over that of the first larger network."""
-    first = options.evidence.first_size or len(net.theta)
-    return max(1.0, len(net.theta) / first) ** 2
-
-
-def _n_members(members, rows, worth, share):
+def _n_members(members, rows, tol, share):
     """Return the number for which one more is hardly any better, if they differ so."""
     some = left_out_rows(rows)
     values = np.array([member.values(some.x) for member in members])
@@ -445,7 +421,7 @@ def _n_members(members, rows, worth, share):
     variance = some.weight @ variance / np.sum(some.weight)
     of_mean = 1 + variance * (1 + 1 / np.arange(1, N_PARTS + 1))
     gain = np.log(of_mean[:-1] / of_mean[1:]) / 2
-    return 1 + int(np.count_nonzero(share * gain > worth))
+    return 1 + int(np.count_nonzero(share * gain > _WORTH * tol))
 
 
 def _evidence_step(rows, state, options):
