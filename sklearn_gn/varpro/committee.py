@@ -9,7 +9,10 @@ penalties; wide members of a classifier take epochs of
 Members begin in rounds. The first one has two networks, of both activations. Where the
 size is not given, and the rows determine most parameters of the one of higher evidence,
 another one follows with a further hidden layer, as wide as the first. If the log
-evidence rises by more than ten times ``tol`` a row, it takes the place of the others.
+evidence rises by more than ten times ``tol`` a row, it takes the place of the others,
+and then wider ones that of each other: neurons join that explain what is left
+(:func:`~sklearn_gn.bayes.layers.grown_network`), until none does or the evidence rises
+no more. A wider network stays alone.
 Then further members are added as long as the log density of a new row rises by as much:
 where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of m
 + 1 members is better than the mean of m by
@@ -19,7 +22,7 @@ where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of 
 That gain counts by the share that networks have beside a linear model and a Gaussian
 process (:mod:`sklearn_gn.varpro.candidates`). So tables in which starts differ by less
 than the noise have two members, as have those that the process predicts better. A fit
-that is stopped returns no deeper network that has not ended.
+that is stopped returns no larger network that has not ended.
 
 A member of many rows is fitted to some of them first, ten a parameter, and takes its
 last steps on all rows. In a regression, a feature that the evidence has switched off
