@@ -287,6 +287,7 @@ class CommitteeState(NamedTuple):
     criterion: float = 0.0  # minus the number of steps: the last networks are the best
     ended: tuple = ()  # members of rounds that have ended
     reason: str | None = None  # why the last of them has
+    smaller: tuple = ()  # networks that the larger one took the place of
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
     process: tuple | None = None  # a FittedProcess or (), once it was looked for
@@ -368,7 +369,8 @@ def _next_round(rows, state, report, options):
     accepted, ended = now - highest > _WORTH * tol * n, before
     if accepted or not state.tries:
         ended = running if state.tries else before + running
-        state = state._replace(ended=ended, reason=report.stop)
+        smaller = before if state.tries else state.smaller
+        state = state._replace(ended=ended, smaller=smaller, reason=report.stop)
         if report.stop != "rounding":
             state = beside_process(state, ended, rows, options)
     # 2. A larger network, or as many further members as are worth it.
@@ -392,7 +394,7 @@ def _next_round(rows, state, report, options):
             some, share = rows.every(max(1, len(rows.x) // _ROWS_OF_GROWTH))
             larger = grown_network(net, options.features, some, n * share, rng)
     # How the starts of one deeper network will differ, those before it tell.
-    alike = ended if len(ended) > 1 else before
+    alike = ended if len(ended) > 1 else state.smaller
     if larger is not None and is_formed(rows.y.size, len(larger.theta)):
         starts = [larger]
     elif options.adds and state.reason != "rounding" and len(alike) > 1:
