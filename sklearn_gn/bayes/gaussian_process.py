@@ -41,7 +41,7 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import pdist, squareform
 
 from sklearn_gn.arrays.threads import side_by_side
-from sklearn_gn.bayes.evidence import SWITCHED_OFF
+from sklearn_gn.bayes.evidence import SWITCHED_OFF, chosen_columns
 from sklearn_gn.bayes.layers import BLOCK_FLOATS
 from sklearn_gn.bayes.stacking import COST_OF_A_PENALTY
 from sklearn_gn.linalg.factors import factor
@@ -230,26 +230,11 @@ def search(rows, order, features, noises, is_worth, picks, **words):
 
 
 def selected(x, y, count, features):
-    """Return the numbers of the features that a linear model needs, in their order.
-
-    They are added one by one as long as the extended Bayesian information criterion
-    falls (Chen and Chen, 2008).
-    """
+    """Return the numbers of the features that a linear model needs, in their order."""
     features, root = np.sort(features), np.sqrt(count)[:, None]
     z, rest = (root * (a - count @ a / np.sum(count)) for a in (x[:, features], y))
-    n, found = float(np.sum(count)), []
-    cost = y.shape[1] * math.log(n) / 2 + math.log(len(features))
-    while len(found) < min(len(features), len(x) - 2):
-        squares = np.sum(z**2, axis=0)
-        explained = np.sum((z.T @ rest) ** 2, axis=1) / np.maximum(squares, _TINY)
-        explained[found] = 0
-        best, total = int(np.argmax(explained)), max(float(np.sum(rest**2)), _TINY)
-        left = max(1 - explained[best] / total, np.finfo(np.float64).eps)
-        if -n * y.shape[1] / 2 * math.log(left) <= cost:
-            break
-        found.append(best)
-        unit = z[:, [best]] / math.sqrt(squares[best])
-        z, rest = z - unit @ (unit.T @ z), rest - unit @ (unit.T @ rest)
+    most = min(len(features), len(x) - 2)
+    found = chosen_columns(z, rest, float(np.sum(count)), most)
     return tuple(features[np.sort(found)].tolist()) if found else ()
 
 

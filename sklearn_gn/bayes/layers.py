@@ -36,6 +36,7 @@ import numpy as np
 
 from sklearn_gn.arrays import libraries
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
+from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes.device_rows import DeviceRows, warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import ROUNDING, SOME_ROWS, RegularisedLayers, Sums
 from sklearn_gn.data.rows_source import BLOCK_ROWS
@@ -49,6 +50,7 @@ _ROWS_OF_A_PARAMETER = 10  # rows times targets, of which a matrix is made
 _COEF = 0.1  # standard deviation of the first coefficients, in units of y
 _RIDGE = 1e-3  # of the linear fit, in rows
 _FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
+_CANDIDATES = 30  # random neurons for each that may join
 _BESIDE = 1e-9  # distance of hyperplanes from rows that they would go through
 
 
@@ -384,6 +386,64 @@ def first_network(model, rows, n_effective, rng, hyperplanes=None, slopes=True):
     alpha[:2] = 1 / size**2 if size > 0 else 1.0
     theta = model.join(output, layers)
     return RegularisedLayers(theta, alpha, None, gamma, -math.inf, model)
+
+
+def grown_network(net, features, rows, n_effective, rng):
+    """Return a network that further neurons have joined, or None if none is worth it.
+
+    Of many random neurons, which see one or two of the ``features`` or all that the
+    network sees, those join that explain what is left, as many at most as there are. So
+    a feature that has left comes back where the network lacks it. A new neuron has one
+    of its own in each further layer; those of the network see no new one.
+    """
+    old, (output, layers) = net.model, net.model.split(net.theta)
+    d, n_most = old.sizes[0], min(old.sizes[1:])
+    # 1. Random neurons through rows.
+    directions = np.zeros((_CANDIDATES * n_most, d))
+    for number, own in enumerate(directions):
+        n_seen = number % 3
+        chosen = rng.permutation(features)[:n_seen] if n_seen else list(old.features)
+        own[chosen] = rng.standard_normal(len(chosen))
+    lengths = np.exp(rng.standard_normal(len(directions)))
+    directions *= (lengths / np.linalg.norm(directions, axis=1))[:, None]
+    points = rows.x[rng.randint(len(rows.x), size=len(directions))]
+    bias = -_BESIDE - np.sum(directions * points, axis=1)
+    values = directions @ rows.x.T + bias[:, None]
+    for name in old.activations:
+        values = activated(name, values)[0]
+    # 2. Those that explain what is left beside a linear term, and their coefficients.
+    root = np.sqrt(rows.weight)[:, None]
+    linear = root * np.column_stack([np.ones(len(rows.x)), rows.x])
+    values, rest = root * values.T, root * (rows.y - old.values(net.theta, rows.x))
+    inner = factor(linear.T @ linear, ROUNDING * np.sum(linear**2))
+    free, left = (a - linear @ inner.solve(linear.T @ a) for a in (values, rest))
+    joined = evidence.chosen_columns(free, left, n_effective, n_most)
+    if not joined:
+        return None
+    n, both = len(joined), np.concatenate([linear, values[:, joined]], axis=1)
+    ridge = np.append(np.zeros(1 + d), np.full(n, _RIDGE))
+    inner = factor(both.T @ both, ridge + ROUNDING * np.sum(both**2))
+    found = inner.solve(both.T @ rest)
+    output = np.concatenate([output, found[1 + d :]])
+    output[: 1 + d] += found[: 1 + d]
+    # 3. The network with them.
+    seen = set(old.features).union(*map(np.flatnonzero, directions[joined]))
+    model = old._replace(
+        sizes=(d, *(size + n for size in old.sizes[1:])),
+        features=tuple(sorted(map(int, seen))),
+    )
+    first = np.zeros((old.sizes[1], 1 + d))
+    first[:, [0, *(1 + j for j in old.features)]] = layers[0]
+    joining = np.column_stack([bias, directions])[joined]
+    first = np.concatenate([first, joining])[:, [0, *(1 + j for j in model.features)]]
+    wider = [np.pad(layer, (0, n)) for layer in layers[1:]]
+    for layer in wider:
+        layer[-n:, -n:] = np.eye(n)
+    # The weights of features that come back are as large as those of others.
+    alpha, back = net.alpha.copy(), np.setdiff1d(model.features, old.features)
+    alpha[3 + back] = np.exp(np.mean(np.log(alpha[3 + np.array(old.features)])))
+    theta = model.join(output, [first, *wider])
+    return net._replace(theta=theta, alpha=alpha, beta=None, model=model)
 
 
 # --- activations ---------------------------------------------------------------------

@@ -9,7 +9,10 @@ penalties; wide members of a classifier take epochs of
 Members begin in rounds. The first one has two networks, of both activations. Where the
 size is not given, and the rows determine most parameters of the one of higher evidence,
 another one follows with a further hidden layer, as wide as the first. If the log
-evidence rises by more than ten times ``tol`` a row, it takes the place of the others.
+evidence rises by more than ten times ``tol`` a row, it takes the place of the others,
+and then wider ones that of each other: neurons join that explain what is left
+(:func:`~sklearn_gn.bayes.layers.grown_network`), until none does or the evidence rises
+no more. A wider network stays alone.
 Then further members are added as long as the log density of a new row rises by as much:
 where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of m
 + 1 members is better than the mean of m by
@@ -19,7 +22,7 @@ where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of 
 That gain counts by the share that networks have beside a linear model and a Gaussian
 process (:mod:`sklearn_gn.varpro.candidates`). So tables in which starts differ by less
 than the noise have two members, as have those that the process predicts better. A fit
-that is stopped returns no deeper network that has not ended.
+that is stopped returns no larger network that has not ended.
 
 A member of many rows is fitted to some of them first, ten a parameter, and takes its
 last steps on all rows. In a regression, a feature that the evidence has switched off
@@ -42,7 +45,7 @@ from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers, first_network
+from sklearn_gn.bayes.layers import Layers, first_network, grown_network
 from sklearn_gn.data.units import Units, moments
 from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work_of
 from sklearn_gn.optim.multinomial import all_classes
@@ -56,7 +59,8 @@ ACTIVATIONS = ("relu", "tanh")  # of the members by turns
 _NEURONS = {"squared": 10, "cross_entropy": 4}
 _MOST_WORK_OF_ALL_ROWS = 5e8  # of a default classifier; else mini-batches
 _WIDTH = 100  # of the members by mini-batches
-_WORTH = 10  # times tol: gain of log density a row that deeper or more networks need
+_WORTH = 10  # times tol: gain of log density a row that larger or more networks need
+_ROWS_OF_GROWTH = 20000  # that tell which further neurons a network needs
 
 
 # --- the networks --------------------------------------------------------------------
@@ -166,7 +170,7 @@ class CommitteeOptions(NamedTuple):
     n_evidence: int  # members by the evidence, which stand first
     robust: bool  # whether the loss is Huber's
     adds: bool  # whether the number of the members by the evidence is to be found
-    deepens: bool  # whether the number of their layers is
+    deepens: bool  # whether the number of their layers and neurons is
     is_open: bool  # whether all candidates are, not networks that are asked for
     half_time: float  # on the clock, if there is a budget
     features: tuple  # numbers of those that say anything
@@ -283,7 +287,8 @@ class CommitteeState(NamedTuple):
     criterion: float = 0.0  # minus the number of steps: the last networks are the best
     ended: tuple = ()  # members of rounds that have ended
     reason: str | None = None  # why the last of them has
-    tries: bool = False  # whether this round tries a deeper network
+    smaller: tuple = ()  # networks that the larger one took the place of
+    tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
     process: tuple | None = None  # a FittedProcess or (), once it was looked for
     share: float = 1.0  # of the networks beside other candidates
@@ -333,8 +338,7 @@ def _with_round(rows, state, members, options):
     def begun(member):
         n, net = len(rows.x), member.net
         every = max(1, n // net.model.n_rows_of_matrix(n))
-        some, share = rows.every(every)
-        of_some = options._replace(n_effective=options.n_effective * share)
+        some, of_some = _some_rows(rows, every, options)
         state = evidence_gn.init_at(some, net, of_some)
         return MemberRun(state, Member(state.net), state.criterion, every)
 
@@ -344,52 +348,66 @@ def _with_round(rows, state, members, options):
     return state._replace(runs=runs, loss=loss)
 
 
+def _some_rows(rows, every, options):
+    """Return rows of first steps and their options: these steps cost little."""
+    if every == 1:
+        return rows, options
+    some, share = rows.every(every)
+    n_effective, tol = share * options.n_effective, options.tol / 10
+    return some, options._replace(n_effective=n_effective, tol=tol)
+
+
 def _next_round(rows, state, report, options):
     """Return the state in which further members begin, or the end of the fit."""
     running, before = tuple(run.best for run in state.runs), state.ended
     n, tol = options.evidence.n_effective, options.evidence.tol
-    deepens = options.deepens and report.stop != "rounding" and not before
     now, highest = (
         max((member.net.log_evidence for member in members), default=-math.inf)
         for members in (running, before)
     )
-    # 1. The members of this round; a deeper network takes the place of the others.
-    ended = before
-    if not state.tries or now - highest > _WORTH * tol * n:
+    # 1. The members of this round; a larger network takes the place of the others.
+    accepted, ended = now - highest > _WORTH * tol * n, before
+    if accepted or not state.tries:
         ended = running if state.tries else before + running
-        state = state._replace(ended=ended, reason=report.stop)
+        smaller = before if state.tries else state.smaller
+        state = state._replace(ended=ended, smaller=smaller, reason=report.stop)
         if report.stop != "rounding":
             state = beside_process(state, ended, rows, options)
-    # 2. A deeper network, or as many further members as are worth it.
-    n_neurons = sum(ended[0].model.sizes[1:])
-    rng = np.random.RandomState([options.seed, len(ended), n_neurons])
-    by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
-    net, model = by_evidence[0].net, by_evidence[0].model
-    deeper = model._replace(
-        sizes=(*model.sizes, model.sizes[-1]),
-        activations=model.activations * 2,
-        features=options.features,
+    # 2. A larger network, or as many further members as are worth it.
+    rng = np.random.RandomState(
+        [options.seed, len(ended), sum(ended[0].model.sizes[1:])]
     )
+    by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
+    net, larger, starts = by_evidence[0].net, None, []
     # One whose parameters are mostly idle is large enough.
-    deepens &= 2 * np.sum(net.gamma) > len(net.theta)
-    deepens &= is_formed(rows.y.size, deeper.n_parameters)
-    models = []
-    if deepens and switches.on("varpro.growth"):
-        models = [deeper]
-    elif options.adds and state.reason != "rounding":
+    grows = options.deepens and 2 * np.sum(net.gamma) > len(net.theta)
+    if grows and state.reason != "rounding" and switches.on("varpro.growth"):
+        model = net.model
+        if not before:
+            model = model._replace(
+                sizes=(*model.sizes, model.sizes[-1]),
+                activations=model.activations * 2,
+                features=options.features,
+            )
+            larger = first_network(model, rows, n, rng)
+        elif state.tries and accepted:
+            some, share = rows.every(max(1, len(rows.x) // _ROWS_OF_GROWTH))
+            larger = grown_network(net, options.features, some, n * share, rng)
+    # How the starts of one deeper network will differ, those before it tell.
+    alike = ended if len(ended) > 1 else state.smaller
+    if larger is not None and is_formed(rows.y.size, len(larger.theta)):
+        starts = [larger]
+    elif options.adds and state.reason != "rounding" and len(alike) > 1:
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
-        # How the starts of one deeper network will differ, those before it tell.
-        alike = ended if len(ended) > 1 else before
         n_more = _n_members(alike, rows, tol, state.share) - len(ended)
-        models = list(islice(cycle(kinds), max(0, n_more)))
-    if not models:
+        for model in islice(cycle(kinds), max(0, n_more)):
+            features = tuple(j for j in options.features if j in model.features)
+            model = model._replace(features=features)
+            starts.append(first_network(model, rows, n, rng))
+    if not starts:
         return state._replace(tries=True), report._replace(stop=state.reason)
-    members = []
-    for model in models:
-        features = tuple(j for j in options.features if j in model.features)
-        model = model._replace(features=features)
-        members.append(Member(first_network(model, rows, n, rng)))
-    state = state._replace(tries=models[0] is deeper)
+    state = state._replace(tries=starts[0] is larger)
+    members = tuple(map(Member, starts))
     state = _with_round(rows, state, members, options.evidence)
     return state, report._replace(stop=None)
 
@@ -445,8 +463,7 @@ def _run_after_step(rows, options, run):
     """The run of a member after a step, unless it has ended, with its best network."""
     if run.report.stop is not None:
         return run
-    some, share = rows.every(run.every)
-    of_some = options._replace(n_effective=options.n_effective * share)
+    some, of_some = _some_rows(rows, run.every, options)
     state, report = evidence_gn.step(some, run.state, of_some)
     run = run._replace(state=state, report=report)
     if state.criterion < run.lowest:
