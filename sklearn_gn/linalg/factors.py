@@ -305,25 +305,14 @@ def upper_factor(*parts):
     return xp.linalg.qr(rows, mode="r")
 
 
-def with_rows(root, rows, n_triangular=0):
-    """Return the triangular factor of more rows, of which the last may be a triangle.
+def joined_triangles(root, other):
+    """Return the triangular factor of all rows of two, of which one may be short.
 
-    It is that of rows in double precision, in NumPy: a QR factorisation piece by piece.
+    With ``numpy.linalg.qr``, a QR factorisation piece by piece.
     """
     n_columns = math.isqrt(len(root))  # of a block
     tpqrt = _ROUTINES[root.dtype]["tpqrt"]
-    return np.triu(tpqrt(n_triangular, n_columns, root, rows)[0])
-
-
-def triangular_solution(root):
-    """Return x with ``A x`` nearest to b by the triangular factor of ``[A, b]``.
-
-    It is as good as the one of least norm.
-    """
-    n = len(root) - 1
-    shift = n * np.finfo(root.dtype).eps * np.linalg.norm(root[:, :n], axis=0).max()
-    root = with_rows(root, shift * np.eye(n, n + 1), n)
-    return _ROUTINES[root.dtype]["trtrs"](root[:n, :n], root[:n, n])[0]
+    return np.triu(tpqrt(len(other), n_columns, root, other)[0])
 
 
 def least_norm_solution(matrix, right):

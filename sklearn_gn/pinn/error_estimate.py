@@ -26,9 +26,10 @@ small part of the residuals, and the rest may be noise.
 import math
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.linalg.factors import triangular_solution, with_rows
+from sklearn_gn.linalg.factors import joined_triangles
 from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pde.reading import slopes_of_equation
 from sklearn_gn.pinn.model import (
@@ -169,7 +170,7 @@ def correction(first, second, error_of):
     Also the part of the residuals that it explains, and how far the errors of the
     halves are from that of all points, relative to it.
     """
-    change, explained = least_squares(with_rows(first, second, len(second)))
+    change, explained = least_squares(joined_triangles(first, second))
     error = np.linalg.norm(error_of(change))
     parts = [least_squares(half)[0] - change for half in (first, second)]
     difference = max(np.linalg.norm(error_of(part)) for part in parts)
@@ -181,7 +182,7 @@ def least_squares(root):
     n, r = len(root) - 1, root[:, -1]
     if not (np.isfinite(root).all() and r.any()):
         return np.full(n, 0.0 if np.isfinite(root).all() else math.nan), 1.0
-    change = -triangular_solution(root)
+    change = -solve_triangular(root[:n, :n], root[:n, n], check_finite=False)
     left = np.sum((r + root[:, :n] @ change) ** 2) / np.sum(r**2)
     return change, min(max(1 - left, _LEAST_EXPLAINED), 1.0)
 

@@ -15,9 +15,10 @@ import numpy as np
 from sklearn_gn.arrays import backend
 from sklearn_gn.arrays.compilation import jit_by_size
 from sklearn_gn.arrays.devices import by_rows
+from sklearn_gn.arrays.threads import in_threads
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.linalg.factors import with_rows
+from sklearn_gn.linalg.factors import joined_triangles
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import residuals as of_points
 from sklearn_gn.pinn.model import Richer
@@ -148,11 +149,28 @@ def dense_jacobian_of_piece(model, net, piece):
 
 
 def factor_over_pieces(model, net, points, like=None):
-    """Triangular factor of ``[J, r]`` of all points; ``like`` as in ``cut``."""
-    root = np.zeros((dimension(net) + 1,) * 2)
-    for piece in cut(model.classes, points, like):
-        r, rows = dense_jacobian_of_piece(model, net, piece)
-        root = with_rows(root, np.column_stack([rows, r]))
+    """Triangular factor of ``[J, r]`` of all points; ``like`` as in ``cut``.
+
+    J has a multiple of the unit matrix below, at rounding level: solutions are as good
+    as those of least norm.
+    """
+    n, rows, root = dimension(net) + 1, [], None
+    pieces = cut(model.classes, points, like)
+    for k, piece in enumerate(pieces, 1):
+        r, own = dense_jacobian_of_piece(model, net, piece)
+        rows.append(np.column_stack([own, r]))
+        if k < len(pieces) and sum(map(len, rows)) < 4 * n:
+            continue
+        # Two tall matrices are factored side by side, and their triangles joined.
+        middle = (len(rows) + 1) // 2
+        parts = [np.vstack(part) for part in (rows[:middle], rows[middle:]) if part]
+        for part in in_threads([partial(np.linalg.qr, part, "r") for part in parts]):
+            if root is None:
+                largest = np.linalg.norm(part[:, :-1], axis=0).max()
+                root = n * np.finfo(float).eps * largest * np.eye(n)
+                root[-1, -1] = 0
+            root = joined_triangles(root, part)
+        rows = []
     return root
 
 

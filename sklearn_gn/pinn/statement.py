@@ -21,7 +21,7 @@ import numpy as np
 
 from sklearn_gn._caller import warn_user
 from sklearn_gn.arrays import backend
-from sklearn_gn.linalg.factors import Factor, with_rows
+from sklearn_gn.linalg.factors import Factor, joined_triangles
 from sklearn_gn.pde.conditions import Dirichlet, Initial, Neumann, Points, Robin
 from sklearn_gn.pde.domains import AT_ONCE
 from sklearn_gn.pde.given_values import N_POINTS, ROUNDING, carried_kinks
@@ -386,7 +386,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
 
     roots = [factor_over_pieces(model, net, p, batches) for p in (batches, fresh)]
     n = len(roots[0]) - 1
-    root = with_rows(*roots, n + 1)
+    root = joined_triangles(*roots)
     x = fresh[0].x[:N_POINTS, 0]
     both = backend.to_numpy(output_slopes(model, net, x))
     values, slopes = (np.array(a, np.float64) for a in both)
@@ -395,7 +395,7 @@ def largest_free_change(model, net, batches, fresh, untrained_loss):
         a[:, free] -= a[:, free].mean(axis=0)
     largest = np.linalg.norm(root[:, :n], axis=0).max()
     floor = math.sqrt(n * np.finfo(net.extra.dtype).eps) * largest
-    root = with_rows(root, floor * np.eye(n, n + 1), n)[:n, :n]
+    root = joined_triangles(root, floor * np.eye(n, n + 1))[:n, :n]
     seen = Factor(root.T).whiten(slopes.reshape(-1, n).T)
     units = (model.problem.scale or 1.0) * np.ones(values.shape)
     size, unit = np.sum(values**2), np.sum(units**2)
