@@ -11,8 +11,9 @@ size is not given, and the rows determine most parameters of the one of higher e
 another one follows with a further hidden layer, as wide as the first. If the log
 evidence rises by more than ten times ``tol`` a row, it takes the place of the others,
 and then wider ones that of each other: neurons join that explain what is left
-(:func:`~sklearn_gn.bayes.layers.grown_network`), until none does or the evidence rises
-no more. A wider network stays alone.
+(:func:`~sklearn_gn.bayes.layers.grown_network`), until none does or the evidence
+rises no more, or would not if the next gain were to the last as that to the one before.
+A wider network stays alone.
 Then further members are added as long as the log density of a new row rises by as much:
 where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of m
 + 1 members is better than the mean of m by
@@ -288,6 +289,7 @@ class CommitteeState(NamedTuple):
     ended: tuple = ()  # members of rounds that have ended
     reason: str | None = None  # why the last of them has
     smaller: tuple = ()  # networks that the larger one took the place of
+    gain: float = 0.0  # of log evidence, by which it did
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
     process: tuple | None = None  # a FittedProcess or (), once it was looked for
@@ -366,11 +368,13 @@ def _next_round(rows, state, report, options):
         for members in (running, before)
     )
     # 1. The members of this round; a larger network takes the place of the others.
-    accepted, ended = now - highest > _WORTH * tol * n, before
-    if accepted or not state.tries:
+    worth, gain, ended, expected = _WORTH * tol * n, now - highest, before, 0.0
+    if gain > worth or not state.tries:
         ended = running if state.tries else before + running
-        smaller = before if state.tries else state.smaller
-        state = state._replace(ended=ended, smaller=smaller, reason=report.stop)
+        if state.tries:  # the next gain is to this one as this one is to the last
+            expected = gain**2 / max(gain, state.gain)
+            state = state._replace(smaller=before, gain=gain)
+        state = state._replace(ended=ended, reason=report.stop)
         if report.stop != "rounding":
             state = beside_process(state, ended, rows, options)
     # 2. A larger network, or as many further members as are worth it.
@@ -390,7 +394,7 @@ def _next_round(rows, state, report, options):
                 features=options.features,
             )
             larger = first_network(model, rows, n, rng)
-        elif state.tries and accepted:
+        elif expected > worth:
             some, share = rows.every(max(1, len(rows.x) // _ROWS_OF_GROWTH))
             larger = grown_network(net, options.features, some, n * share, rng)
     # How the starts of one deeper network will differ, those before it tell.
