@@ -315,6 +315,12 @@ def joined_triangles(root, other):
     return np.triu(tpqrt(len(other), n_columns, root, other)[0])
 
 
+def triangular_solution(root):
+    """Return x with ``A x`` nearest to b by the triangular factor of ``[A, b]``."""
+    n = len(root) - 1
+    return _ROUTINES[root.dtype]["trtrs"](root[:n, :n], root[:n, n])[0]
+
+
 def least_norm_solution(matrix, right):
     """Return the x of least norm that minimises ``|matrix x - right|``."""
     try:

@@ -26,10 +26,9 @@ small part of the residuals, and the rest may be noise.
 import math
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from sklearn_gn.arrays import backend
-from sklearn_gn.linalg.factors import joined_triangles
+from sklearn_gn.linalg.factors import joined_triangles, triangular_solution
 from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pde.reading import slopes_of_equation
 from sklearn_gn.pinn.model import (
@@ -182,7 +181,7 @@ def least_squares(root):
     n, r = len(root) - 1, root[:, -1]
     if not (np.isfinite(root).all() and r.any()):
         return np.full(n, 0.0 if np.isfinite(root).all() else math.nan), 1.0
-    change = -solve_triangular(root[:n, :n], root[:n, n], check_finite=False)
+    change = -triangular_solution(root)
     left = np.sum((r + root[:, :n] @ change) ** 2) / np.sum(r**2)
     return change, min(max(1 - left, _LEAST_EXPLAINED), 1.0)
 

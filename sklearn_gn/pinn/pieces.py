@@ -18,7 +18,7 @@ from sklearn_gn.arrays.devices import by_rows
 from sklearn_gn.arrays.threads import in_threads
 from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.linalg import jacobian as operators
-from sklearn_gn.linalg.factors import joined_triangles
+from sklearn_gn.linalg.factors import joined_triangles, upper_factor
 from sklearn_gn.linalg.jacobian import Parameters
 from sklearn_gn.pinn import residuals as of_points
 from sklearn_gn.pinn.model import Richer
@@ -163,8 +163,8 @@ def factor_over_pieces(model, net, points, like=None):
             continue
         # Two tall matrices are factored side by side, and their triangles joined.
         middle = (len(rows) + 1) // 2
-        parts = [np.vstack(part) for part in (rows[:middle], rows[middle:]) if part]
-        for part in in_threads([partial(np.linalg.qr, part, "r") for part in parts]):
+        parts = filter(None, (rows[:middle], rows[middle:]))
+        for part in in_threads([partial(upper_factor, *own) for own in parts]):
             if root is None:
                 largest = np.linalg.norm(part[:, :-1], axis=0).max()
                 root = n * np.finfo(float).eps * largest * np.eye(n)

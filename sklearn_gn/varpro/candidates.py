@@ -3,8 +3,7 @@
 The candidates of a regression are the networks of each activation, whose mean counts
 as one model, the linear model, and a Gaussian process. Each gives the density of rows
 that it has not seen, from its Gauss-Newton matrix or its kernel; the weights of
-:mod:`sklearn_gn.bayes.stacking`, one set for each target, are the shares. So networks
-that follow noise give way to the linear model, and too small ones to the process.
+:mod:`sklearn_gn.bayes.stacking`, one set for each target, are the shares.
 
 A classification has the small networks by the evidence, the wide ones, a process, and
 the frequencies of the classes. Of the small networks

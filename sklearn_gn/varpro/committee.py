@@ -21,9 +21,8 @@ where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of 
 .. math:: \frac12 \log \frac{1 + \tau (1 + 1 / m)}{1 + \tau (1 + 1 / (m + 1))}.
 
 That gain counts by the share that networks have beside a linear model and a Gaussian
-process (:mod:`sklearn_gn.varpro.candidates`). So tables in which starts differ by less
-than the noise have two members, as have those that the process predicts better. A fit
-that is stopped returns no larger network that has not ended.
+process (:mod:`sklearn_gn.varpro.candidates`). A fit that is stopped returns no larger
+network that has not ended.
 
 A member of many rows is fitted to some of them first, ten a parameter, and takes its
 last steps on all rows. In a regression, a feature that the evidence has switched off
@@ -160,9 +159,6 @@ def plan(estimator, X, y, weight):
     return small + [wide] * N_PARTS * (of_classes and n_init == "auto"), n
 
 
-# --- the problem ---------------------------------------------------------------------
-
-
 class CommitteeOptions(NamedTuple):
     """Settings of a run."""
 
@@ -264,9 +260,6 @@ def fit(estimator, plan, X, y, weight, n_effective, factors, rng, **words):
         lambda run: set_fitted(estimator, run, rows, options, factors),
         **words,
     )
-
-
-# --- the fit -------------------------------------------------------------------------
 
 
 class MemberRun(NamedTuple):
@@ -378,9 +371,8 @@ def _next_round(rows, state, report, options):
         if report.stop != "rounding":
             state = beside_process(state, ended, rows, options)
     # 2. A larger network, or as many further members as are worth it.
-    rng = np.random.RandomState(
-        [options.seed, len(ended), sum(ended[0].model.sizes[1:])]
-    )
+    n_neurons = sum(ended[0].model.sizes[1:])
+    rng = np.random.RandomState([options.seed, len(ended), n_neurons])
     by_evidence = sorted(ended, key=lambda m: -m.net.log_evidence)
     net, larger, starts = by_evidence[0].net, None, []
     # One whose parameters are mostly idle is large enough.
@@ -388,11 +380,9 @@ def _next_round(rows, state, report, options):
     if grows and state.reason != "rounding" and switches.on("varpro.growth"):
         model = net.model
         if not before:
-            model = model._replace(
-                sizes=(*model.sizes, model.sizes[-1]),
-                activations=model.activations * 2,
-                features=options.features,
-            )
+            sizes, names = (*model.sizes, model.sizes[-1]), 2 * model.activations
+            model = model._replace(sizes=sizes, activations=names)
+            model = model._replace(features=options.features)
             larger = first_network(model, rows, n, rng)
         elif expected > worth:
             some, share = rows.every(max(1, len(rows.x) // _ROWS_OF_GROWTH))
@@ -405,13 +395,12 @@ def _next_round(rows, state, report, options):
         kinds = list(dict.fromkeys(member.model for member in by_evidence))
         n_more = _n_members(alike, rows, tol, state.share) - len(ended)
         for model in islice(cycle(kinds), max(0, n_more)):
-            features = tuple(j for j in options.features if j in model.features)
-            model = model._replace(features=features)
+            kept = tuple(j for j in options.features if j in model.features)
+            model = model._replace(features=kept)
             starts.append(first_network(model, rows, n, rng))
     if not starts:
         return state._replace(tries=True), report._replace(stop=state.reason)
-    state = state._replace(tries=starts[0] is larger)
-    members = tuple(map(Member, starts))
+    state, members = state._replace(tries=starts[0] is larger), [*map(Member, starts)]
     state = _with_round(rows, state, members, options.evidence)
     return state, report._replace(stop=None)
 

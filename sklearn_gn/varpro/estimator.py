@@ -94,8 +94,6 @@ class _VarProNet(
     # Where alpha="auto" and the evidence does not choose.
     _default_penalties: Any = None
 
-    # -- the fit of rows in memory ----------------------------------------------------
-
     def _fit_rows(self, X, y, weight, data, validation, factors=None):
         """Fit to checked rows in memory: a committee, or one network.
 
