@@ -276,8 +276,8 @@ class Limits(NamedTuple):
     min_distance: np.ndarray  # (B,) between breakpoints, and to the ends of the data
     min_rows: np.ndarray  # (B,) rows of a segment
     # (B,) The first and the last position that all of these leave to a breakpoint.
-    first: np.ndarray = np.float64(-np.inf)
-    last: np.ndarray = np.float64(np.inf)
+    first: np.ndarray | float = -np.inf
+    last: np.ndarray | float = np.inf
 
 
 class Candidates(NamedTuple):
