@@ -11,7 +11,7 @@ size is not given, and the rows determine most parameters of the one of higher e
 another one follows with a further hidden layer, as wide as the first. If the log
 evidence rises by more than ten times ``tol`` a row, it takes the place of the others,
 and then wider ones that of each other: neurons join that explain what is left
-(:func:`~sklearn_gn.bayes.layers.grown_network`), until none does or the evidence
+(:func:`~sklearn_gn.bayes.starts.grown_network`), until none does or the evidence
 rises no more, or would not if the next gain were to the last as that to the one before.
 A wider network stays alone.
 Then further members are added as long as the log density of a new row rises by as much:
@@ -45,7 +45,8 @@ from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers, first_network, grown_network
+from sklearn_gn.bayes.layers import Layers
+from sklearn_gn.bayes.starts import first_network, grown_network
 from sklearn_gn.data.units import Units, moments
 from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work_of
 from sklearn_gn.optim.multinomial import all_classes
