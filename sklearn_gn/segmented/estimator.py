@@ -378,7 +378,7 @@ class SegmentedRegressor(
         stream = vars(self).get("_stream")
         if stream is None or not stream.waiting or not fitted.is_of_fit(name):
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}.")
-        stream.catch_up(self)  # rows of updates that nobody has asked for yet
+        streams.catch_up(self)  # rows of updates that nobody has asked for yet
         return getattr(self, name)
 
     def __getstate__(self):

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 from sklearn.utils.validation import _check_feature_names
 
-from sklearn_gn.arrays.backend import one_blas_thread
+from sklearn_gn.base import unchanged_on_failure
 from sklearn_gn.data.chunks import first_chunk, one_column
 from sklearn_gn.data.row_checks import RowChecks
 from sklearn_gn.data.rows import check_sample_weight, chunks_of
@@ -218,6 +218,29 @@ def update(model, X, y, sample_weight):
     model._kept, model._stream = kept, stream
 
 
+@unchanged_on_failure
+def catch_up(model):
+    """Fit the rows that wait, and set the attributes of the model."""
+    stream = vars(model).pop("_stream")
+    x, y, weight = np.concatenate(stream.waiting, axis=1)
+    if len(x):
+        stream.add(x, y, weight)
+    stream.waiting = [np.empty((3, 0))]  # they are in bins, and still to be fitted
+    found = stream.follow(model)
+    if found is None:  # a search of all rows is worthwhile
+        stream.is_open[:] = True
+        prepared = stream.points()
+        set_fit(model, prepared, *find_of_one(model, prepared, stream.options))
+        stream.is_new, stream.checked = True, None
+    else:
+        prepared, t, problem = found
+        given = stream.path, t, prepared, problem, [stream.noise]
+        set_fit(model, prepared, stream.options, *given)
+    stream.waiting = []
+    model._kept, model._stream = (prepared, stream.options), stream
+    model._row_checks = RowChecks(stream.n_rows)
+
+
 class Stream(Bins):
     """Rows in bins of x, about as many in each as there are bins."""
 
@@ -269,25 +292,6 @@ class Stream(Bins):
         """Return x, y and weights of the rows in open bins, (3, m)."""
         own = [self.bins[b] for b in np.flatnonzero(self.is_open)]
         return np.concatenate([np.empty((3, 0)), *own], axis=1)
-
-    def catch_up(self, model):
-        """Fit the rows that wait, and set the attributes of the model."""
-        (x, y, weight), self.waiting = np.concatenate(self.waiting, axis=1), []
-        with one_blas_thread():
-            if len(x):
-                self.add(x, y, weight)
-            found = self.follow(model)
-            if found is None:  # a search of all rows is worthwhile
-                self.is_open[:] = True
-                prepared = self.points()
-                set_fit(model, prepared, *find_of_one(model, prepared, self.options))
-                self.is_new, self.checked = True, None
-            else:
-                prepared, t, problem = found
-                given = self.path, t, prepared, problem, [self.noise]
-                set_fit(model, prepared, self.options, *given)
-        model._kept, model._stream = (prepared, self.options), self
-        model._row_checks = RowChecks(self.n_rows)
 
     def follow(self, model):
         """Return rows, their breakpoints and problem; None if a search is worthwhile.

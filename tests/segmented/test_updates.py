@@ -155,3 +155,18 @@ def test_a_saved_model_leaves_its_rows_behind():
         loaded.update(X, y)
     with pytest.raises(ValueError, match="contains NaN"):
         model.update(X[:1], [np.nan])
+
+
+def test_an_interrupted_reader_can_read_again(monkeypatch):
+    X, y = sample(0, 2000)
+    model = SegmentedRegressor(2).fit(X[:1000], y[:1000]).update(X[1000:], y[1000:])
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sklearn_gn.segmented.streams.set_fit", interrupted)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                _ = model.breakpoints_
+    assert_same(model, SegmentedRegressor(2).fit(X, y))
