@@ -29,7 +29,6 @@ from sklearn_gn.linalg.factors import determined, factor, orthogonal_factors
 
 SMALLEST, LARGEST = 1e-8, 1e8  # precisions, for parameters and targets of unit size
 SWITCHED_OFF = 0.01  # share of a group, or of a model, below which it is nothing
-_SAME = 1e-9  # share of a column's square below which others have all of it
 _TINY = np.finfo(np.float64).tiny
 
 
@@ -153,27 +152,3 @@ def prior_of_counts(counts):
     prior = sizes[:, None] / k
     value = np.sum(gammaln(counts + prior) - gammaln(prior), axis=1)
     return prior[np.argmax(value + gammaln(sizes) - gammaln(n + sizes)), 0]
-
-
-def chosen_columns(columns, targets, n_effective, most):
-    """Return numbers of the columns (m, p) that explain targets (m, k).
-
-    The one that explains most joins, then the one that explains most of what is left,
-    as long as the extended Bayesian information criterion falls (Chen and Chen, 2008).
-    """
-    found, least, k = [], _SAME * np.sum(columns**2, axis=0), targets.shape[1]
-    cost = k * np.log(n_effective) / 2 + np.log(columns.shape[1])
-    while len(found) < most:
-        squares, total = np.sum(columns**2, axis=0), float(np.sum(targets**2))
-        explained = np.sum((columns.T @ targets) ** 2, axis=1)
-        explained = np.where(squares > least, explained / np.maximum(squares, _TINY), 0)
-        best = int(np.argmax(explained))
-        left = 1 - explained[best] / max(total, _TINY)
-        gain = -np.log(max(left, np.finfo(np.float64).eps))
-        if n_effective * k / 2 * gain <= cost:
-            break
-        found.append(best)
-        unit = columns[:, [best]] / np.sqrt(squares[best])
-        columns = columns - unit @ (unit.T @ columns)
-        targets = targets - unit @ (unit.T @ targets)
-    return found

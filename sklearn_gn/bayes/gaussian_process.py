@@ -41,8 +41,9 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import pdist, squareform
 
 from sklearn_gn.arrays.threads import side_by_side
-from sklearn_gn.bayes.evidence import SWITCHED_OFF, chosen_columns
+from sklearn_gn.bayes.evidence import SWITCHED_OFF
 from sklearn_gn.bayes.layers import BLOCK_FLOATS
+from sklearn_gn.bayes.selection import chosen_columns
 from sklearn_gn.bayes.stacking import COST_OF_A_PENALTY
 from sklearn_gn.linalg.factors import factor
 

@@ -27,6 +27,7 @@ All sums over rows are written for NumPy, in blocks that stay in cache, and for 
 which compiles them for rows on its devices (:mod:`sklearn_gn.bayes.device_rows`).
 """
 
+import math
 import operator
 from functools import cache, lru_cache, partial
 from typing import NamedTuple
@@ -36,15 +37,19 @@ import numpy as np
 from sklearn_gn.arrays import libraries
 from sklearn_gn.arrays.libraries import NumPy, library_of, namespace
 from sklearn_gn.bayes.device_rows import DeviceRows, warn_of_cpu
-from sklearn_gn.bayes.evidence_gn import SOME_ROWS, Sums
+from sklearn_gn.bayes.evidence_gn import ROUNDING, SOME_ROWS, RegularisedLayers, Sums
 from sklearn_gn.data.rows_source import BLOCK_ROWS
-from sklearn_gn.linalg.factors import is_formed
+from sklearn_gn.linalg.factors import factor, is_formed
 from sklearn_gn.linalg.large_gram import LargeGram, LayerRows, RowBlock
 
 _MOST_PARAMETERS = 4096  # whose covariance the host computes in seconds
 BLOCK_FLOATS = 2**17  # of the rows that are summed at a time: they stay in cache
 _ROW_SHARE = 8  # parameters a float: products of blocks outweigh adding their matrices
 _ROWS_OF_A_PARAMETER = 10  # rows times targets, of which a matrix is made
+_COEF = 0.1  # standard deviation of the first coefficients, in units of y
+RIDGE = 1e-3  # of the linear fit, in rows
+_FEW_ROWS = 1.5  # for each of its coefficients, below which there is none
+BESIDE = 1e-9  # distance of hyperplanes from rows that they would go through
 
 
 class Layers(NamedTuple):
@@ -319,6 +324,66 @@ class Layers(NamedTuple):
         k = self.n_values
         parts = [sum_zero_basis(k).T @ sums[:k], sums[k:]]
         return namespace(sums).concatenate(parts)
+
+
+# --- the first network of a fit -----------------------------------------------------
+
+
+def first_network(model, rows, n_effective, rng, hyperplanes=None, slopes=True):
+    """Return a network with random hyperplanes, or given ones of a single layer.
+
+    The linear term is that of the data: least squares, or a step of a softmax
+    regression from the shares of the classes, with the largest curvature of its loss,
+    which never raises it (Boehning, 1992). Without ``slopes``, or with hardly more rows
+    than coefficients, it is the mean: a fit through all rows would leave no noise, and
+    the evidence stays where it finds none. Random hyperplanes pass beside rows, not
+    through them: rounding errors would decide on which side these are. They are drawn
+    in the order of the features of the model; those of the network are sorted.
+    """
+    d, k = model.sizes[0], model.n_values
+    output = np.zeros((model.n_linear, k))
+    coef = rng.standard_normal((model.n_linear - 1 - d, k))
+    mean = rows.weight @ rows.y
+    if model.loss == "squared":
+        constant, target = mean, rows.y - mean
+        size = math.sqrt(float(rows.weight @ np.sum(rows.y**2, axis=1)) / k)
+        coef *= np.ptp(rows.y, axis=0) > 0  # a target that is constant needs no neurons
+    else:
+        # A class may be without weight here; its share is that of half a row then.
+        constant = np.log(np.maximum(mean, 0.5 / n_effective))
+        target, size = 2 * (rows.y - mean), 1.0
+    linear = np.zeros((1 + d, len(mean)))
+    if slopes and n_effective >= _FEW_ROWS * (1 + d):
+        x = np.concatenate([np.ones((1, len(rows.x))), rows.x.T])
+        weighted = rows.weight[:, None] * x.T
+        gram = x @ weighted
+        ridge = RIDGE / n_effective + ROUNDING * np.trace(gram)
+        linear = factor(gram, ridge).solve(weighted.T @ target)
+    linear[0] += constant
+    output[: 1 + d] = linear if model.loss == "squared" else contrasts(linear, k)
+    output[1 + d :] = _COEF * size * coef
+    cumulated, layers = np.cumsum(rows.weight), []
+    for number, (width, n_inputs) in enumerate(model.shapes()):
+        if hyperplanes is not None:
+            layers.append(hyperplanes - BESIDE * np.eye(1, n_inputs))
+            continue
+        direction = rng.standard_normal((width, n_inputs - 1))
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        drawn = np.searchsorted(cumulated, rng.uniform(size=width) * cumulated[-1])
+        x = rows.x[np.minimum(drawn, len(rows.x) - 1)]
+        point = x.T[list(model.features)]
+        if layers:
+            part = model._replace(activations=model.activations[:number])
+            point = forward(part, layers, x)[0][-1].values
+        bias = -BESIDE - np.sum(direction * point.T, axis=1)
+        layers.append(np.concatenate([bias[:, None], direction], axis=1))
+    if layers:
+        layers[0] = layers[0][:, [0, *(1 + np.argsort(model.features))]]
+    model = model._replace(features=tuple(sorted(model.features)))
+    alpha, gamma = np.ones(model.n_groups), np.zeros(model.n_groups)
+    alpha[:2] = 1 / size**2 if size > 0 else 1.0
+    theta = model.join(output, layers)
+    return RegularisedLayers(theta, alpha, None, gamma, -math.inf, model)
 
 
 # --- activations ---------------------------------------------------------------------

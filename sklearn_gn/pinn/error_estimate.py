@@ -38,11 +38,7 @@ from sklearn_gn.pinn.model import (
     n_weights,
     richer,
 )
-from sklearn_gn.pinn.pieces import (
-    cut,
-    dense_jacobian_of_piece,
-    factor_over_pieces,
-)
+from sklearn_gn.pinn.pieces import cut, dense_jacobian_of_piece, factor_over_pieces
 from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.statement import free_parts, read

@@ -10,11 +10,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.data import dates
-from sklearn_gn.plotting._common import (
-    Display,
-    date_axis,
-    fitted_attribute,
-)
+from sklearn_gn.plotting._common import Display, date_axis, fitted_attribute
 from sklearn_gn.segmented import fitted, inference
 
 

@@ -25,10 +25,7 @@ from scipy.special import betaincinv, logsumexp
 
 from sklearn_gn.segmented.inference import LEVEL
 from sklearn_gn.segmented.noise import find_robustly, noise_of, with_own_precisions
-from sklearn_gn.segmented.preparation import (
-    problem_of,
-    warn_of_room,
-)
+from sklearn_gn.segmented.preparation import problem_of, warn_of_room
 from sklearn_gn.segmented.problem import (
     EXACT,
     HALF,

@@ -190,15 +190,11 @@ def points_of(number, chunk):
     return X[:, 0], y, weight[0] if weight else np.ones(len(y))
 
 
-# --- rows that are added to a fit ----------------------------------------------------
-
-
 def update(model, X, y, sample_weight):
     """Add the rows of a user to a fitted model; they wait until it is read."""
     if not hasattr(model, "_kept"):
-        raise ValueError(
-            "update needs the rows of a fit of one column: call fit before."
-        )
+        text = "update needs the rows of a fit of one column: call fit before."
+        raise ValueError(text)
     prepared, options = kept = model._kept
     form, text = options.form, "update cannot be combined with {}: fit all rows."
     refuse_parts(model, text)
@@ -230,12 +226,12 @@ def catch_up(model):
     if found is None:  # a search of all rows is worthwhile
         stream.is_open[:] = True
         prepared = stream.points()
-        set_fit(model, prepared, *find_of_one(model, prepared, stream.options))
+        given = find_of_one(model, prepared, stream.options)
         stream.is_new, stream.checked = True, None
     else:
         prepared, t, problem = found
-        given = stream.path, t, prepared, problem, [stream.noise]
-        set_fit(model, prepared, stream.options, *given)
+        given = stream.options, stream.path, t, prepared, problem, [stream.noise]
+    set_fit(model, prepared, *given)
     stream.waiting = []
     model._kept, model._stream = (prepared, stream.options), stream
     model._row_checks = RowChecks(stream.n_rows)

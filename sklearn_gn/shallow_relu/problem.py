@@ -18,8 +18,7 @@ from sklearn_gn.bayes import huber
 from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence import given_penalties
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions
-from sklearn_gn.bayes.layers import Layers, block_size
-from sklearn_gn.bayes.starts import first_network
+from sklearn_gn.bayes.layers import Layers, block_size, first_network
 from sklearn_gn.data.rows import canonical_rows, shares, validation_split
 from sklearn_gn.data.rows_source import BLOCK_ROWS, RowSource
 from sklearn_gn.data.units import Units

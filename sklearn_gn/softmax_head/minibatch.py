@@ -43,11 +43,7 @@ from sklearn_gn.optim.multinomial import (
     to_columns,
 )
 from sklearn_gn.optim.solver import Algorithm
-from sklearn_gn.softmax_head.fgn import (
-    LARGEST_GRAM,
-    Batch,
-    fgn_direction,
-)
+from sklearn_gn.softmax_head.fgn import LARGEST_GRAM, Batch, fgn_direction
 from sklearn_gn.softmax_head.head import (
     AffineHead,
     BatchedRows,

@@ -11,7 +11,7 @@ size is not given, and the rows determine most parameters of the one of higher e
 another one follows with a further hidden layer, as wide as the first. If the log
 evidence rises by more than ten times ``tol`` a row, it takes the place of the others,
 and then wider ones that of each other: neurons join that explain what is left
-(:func:`~sklearn_gn.bayes.starts.grown_network`), until none does or the evidence
+(:func:`~sklearn_gn.bayes.selection.grown_network`), until none does or the evidence
 rises no more, or would not if the next gain were to the last as that to the one before.
 A wider network stays alone.
 Then further members are added as long as the log density of a new row rises by as much:
@@ -45,8 +45,8 @@ from sklearn_gn.bayes import evidence, evidence_gn, huber
 from sklearn_gn.bayes.device_rows import warn_of_cpu
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, EvidenceState
 from sklearn_gn.bayes.laplace import left_out_rows
-from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.starts import first_network, grown_network
+from sklearn_gn.bayes.layers import Layers, first_network
+from sklearn_gn.bayes.selection import grown_network
 from sklearn_gn.data.units import Units, moments
 from sklearn_gn.linalg.factors import LARGEST_DENSE, affordable, is_formed, work_of
 from sklearn_gn.optim.multinomial import all_classes
@@ -397,8 +397,7 @@ def _next_round(rows, state, report, options):
         n_more = _n_members(alike, rows, tol, state.share) - len(ended)
         for model in islice(cycle(kinds), max(0, n_more)):
             kept = tuple(j for j in options.features if j in model.features)
-            model = model._replace(features=kept)
-            starts.append(first_network(model, rows, n, rng))
+            starts.append(first_network(model._replace(features=kept), rows, n, rng))
     if not starts:
         return state._replace(tries=True), report._replace(stop=state.reason)
     state, members = state._replace(tries=starts[0] is larger), [*map(Member, starts)]

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from sklearn_gn import ShallowReLURegressor, VarProNetRegressor
 from sklearn_gn.bayes import evidence, evidence_gn, laplace, layers, low_rank
-from sklearn_gn.bayes.starts import first_network
+from sklearn_gn.bayes.layers import first_network
 from sklearn_gn.linalg import factors
 from sklearn_gn.linalg import low_rank as linalg_low_rank
 from sklearn_gn.optim.solver import Rows

@@ -6,8 +6,7 @@ import pytest
 from sklearn_gn.bayes import evidence
 from sklearn_gn.bayes import evidence_gn as core_gn
 from sklearn_gn.bayes.evidence_gn import EvidenceOptions, RegularisedLayers
-from sklearn_gn.bayes.layers import Layers
-from sklearn_gn.bayes.starts import first_network
+from sklearn_gn.bayes.layers import Layers, first_network
 from sklearn_gn.optim.solver import Rows
 from sklearn_gn.shallow_relu import evidence_gn
 
