@@ -91,6 +91,7 @@ class Progress(NamedTuple):
     restarted: bool = False  # whether the damping was lowered once more
     before_growth: float = -math.inf  # of the network that had fewer neurons
     when_examined: float = -math.inf  # whether neurons would raise it
+    planes: np.ndarray | None = None  # of the neurons that join before the next step
 
 
 class EvidenceState(NamedTuple):

@@ -74,18 +74,20 @@ def init(rows, nets, options):
 
 def step(rows, state, options):
     """One accepted step at fixed penalties, then new penalties."""
+    if state.progress.planes is not None:
+        state = with_neurons(rows, state, options)
     state, report = evidence_gn.step(rows, state, options)
     if options.alpha is not None:
         return state, report
     if report.stop is None and state.iteration >= _SETTLED:
         state = evidence_gn.without_idle_features(rows, state, options)
     if options.first_size is not None and state.iteration > evidence_gn.FIRST_UPDATE:
-        return grown_if_worthwhile(rows, state, report, options)
+        return growing_if_worthwhile(rows, state, report, options)
     return state, report
 
 
-def grown_if_worthwhile(rows, state, report, options):
-    """Return state and report, with more neurons if the evidence would rise.
+def growing_if_worthwhile(rows, state, report, options):
+    """Return state and report, with neurons to come if the evidence would rise.
 
     Others come once its own bring less than they promise, if the last ones raised it.
     """
@@ -100,18 +102,24 @@ def grown_if_worthwhile(rows, state, report, options):
     planes, promised = promising_hyperplanes(rows, state, options)
     if promised <= (least if report.stop else max(least, gained)):
         return state, report
-    output, (first,) = state.net.model.split(state.theta)
-    d, n = state.net.model.sizes
-    model = state.net.model._replace(sizes=(d, n + len(planes)))
-    # The next step is the first to give them coefficients.
-    output = np.concatenate([output, np.zeros((len(planes), model.n_values))])
-    theta = model.join(output, [np.concatenate([first, planes])])
-    found = {"alpha": state.alpha, "beta": state.beta}
-    net = state.net._replace(theta=theta, model=model, **found)
-    progress = evidence_gn.Progress(before_growth=max(progress.highest, value))
-    kept = {"iteration": state.iteration, "criterion": state.criterion}
-    state = evidence_gn.init_at(rows, net, options)._replace(**kept, progress=progress)
+    state = state._replace(progress=state.progress._replace(planes=planes))
     return state, report._replace(stop=None)
+
+
+def with_neurons(rows, state, options):
+    """Return the state with the neurons that come, to which a step gives coefficients."""
+    progress, model = state.progress, state.net.model
+    output, (first,) = model.split(state.theta)
+    d, n = model.sizes
+    model = model._replace(sizes=(d, n + len(progress.planes)))
+    output = np.pad(output, ((0, len(progress.planes)), (0, 0)))
+    theta = model.join(output, [np.concatenate([first, progress.planes])])
+    found = {"alpha": state.alpha, "beta": state.beta}
+    highest = max(progress.highest, state.net.log_evidence)
+    net = state.net._replace(theta=theta, model=model, **found)
+    return evidence_gn.init_at(rows, net, options)._replace(
+        iteration=state.iteration, progress=evidence_gn.Progress(before_growth=highest)
+    )
 
 
 def promising_hyperplanes(rows, state, options):

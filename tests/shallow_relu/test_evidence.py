@@ -44,6 +44,20 @@ def test_an_ordinary_table_converges_without_a_warning():
     assert len(model.active_) == 442 // 2 // (2 + 10)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 11])
+def test_neurons_that_were_of_no_use_leave_no_trace(seed):
+    """The evidence is that of the best iteration, for each size in the same units."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(300, 4))
+    y = np.exp(-np.sum(X[:, :3] ** 2, axis=1)) + 0.2 * rng.normal(size=300)
+    units = []
+    for n_neurons in ("auto", 20):
+        model = make(n_neurons, random_state=seed).fit(X, y)
+        best = model.convergence_log_["log_evidence"].max()
+        units.append(model.log_evidence_ - best)
+    assert units[0] == pytest.approx(units[1], abs=0.1)
+
+
 def test_networks_grow_where_the_evidence_rises():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (800, 3))
