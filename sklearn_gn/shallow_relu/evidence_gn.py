@@ -102,24 +102,23 @@ def growing_if_worthwhile(rows, state, report, options):
     planes, promised = promising_hyperplanes(rows, state, options)
     if promised <= (least if report.stop else max(least, gained)):
         return state, report
-    state = state._replace(progress=state.progress._replace(planes=planes))
-    return state, report._replace(stop=None)
+    before = max(progress.highest, value)
+    progress = evidence_gn.Progress(before_growth=before, planes=planes)
+    return state._replace(progress=progress), report._replace(stop=None)
 
 
 def with_neurons(rows, state, options):
-    """Return the state with the neurons that come, to which a step gives coefficients."""
-    progress, model = state.progress, state.net.model
-    output, (first,) = model.split(state.theta)
-    d, n = model.sizes
-    model = model._replace(sizes=(d, n + len(progress.planes)))
-    output = np.pad(output, ((0, len(progress.planes)), (0, 0)))
-    theta = model.join(output, [np.concatenate([first, progress.planes])])
-    found = {"alpha": state.alpha, "beta": state.beta}
-    highest = max(progress.highest, state.net.log_evidence)
-    net = state.net._replace(theta=theta, model=model, **found)
-    return evidence_gn.init_at(rows, net, options)._replace(
-        iteration=state.iteration, progress=evidence_gn.Progress(before_growth=highest)
-    )
+    """Return the state with the neurons that join; a step gives them coefficients."""
+    net, planes = state.net, state.progress.planes
+    output, (first,) = net.model.split(state.theta)
+    d, n = net.model.sizes
+    model = net.model._replace(sizes=(d, n + len(planes)))
+    output = np.pad(output, ((0, len(planes)), (0, 0)))
+    theta = model.join(output, [np.concatenate([first, planes])])
+    net = net._replace(theta=theta, model=model, alpha=state.alpha, beta=state.beta)
+    progress = state.progress._replace(planes=None)
+    state = evidence_gn.init_at(rows, net, options)._replace(iteration=state.iteration)
+    return state._replace(progress=progress)
 
 
 def promising_hyperplanes(rows, state, options):
