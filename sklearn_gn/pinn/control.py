@@ -141,7 +141,8 @@ def decide(points, state, settings, step, of_classes):
     in_time = rules is None or 2 * at + clock.first - clock.changed <= rules.deadline
     if march is not None and falls:
         goal = (settings.error / USUAL_SHARE) ** 2
-        march = windows.observed(march, falls, first, goal, in_time)
+        given = march, falls, first, goal, in_time
+        march = windows.observed(*given, model, state, points)
     # Whether the equation holds, between the points of training, too. Few digits need
     # no more than the loss that mostly goes with them.
     enough = min(max(SOLVED_LOSS, usual), _UNMET_LOSS)

@@ -42,9 +42,10 @@ from sklearn_gn.pinn.pieces import cut, dense_jacobian_of_piece, factor_over_pie
 from sklearn_gn.pinn.residuals import residual_counts
 from sklearn_gn.pinn.solution import output_slopes
 from sklearn_gn.pinn.statement import free_parts, read
-from sklearn_gn.pinn.windows import SinceBefore, marches, with_time, within
+from sklearn_gn.pinn.windows import SinceBefore, marches, time_of, with_time, within
 
 _LEAST_EXPLAINED = 1e-4  # part of the residuals
+_PARTS = 10  # of the time, in which errors are compared
 _DEGREE = 8  # of functions of time that are taken off
 _FEW = 8  # points of a class that both halves need
 _TIMES, _ENOUGH = 3, 10  # as many points; residuals for each weight that suffice
@@ -182,6 +183,28 @@ def least_squares(root):
     return change, min(max(1 - left, _LEAST_EXPLAINED), 1.0)
 
 
+def loses_track(model, net, batches, fresh):
+    """Whether the error grows along time, until nothing is known of the solution.
+
+    It is then as large as the solution in the last of ten parts of the time, and more
+    than ten times as large as in the first.
+    """
+    if n_weights(net) > MOST_WEIGHTS:
+        return False
+    net, batches, fresh = cast(backend.to_numpy((net, batches, fresh)), np.float64)
+    net = richer(net, model.problem.n_functions)
+    fresh = _times(fresh, even_roots(model, net, batches))
+    change, _ = least_squares(factor_over_pieces(model, net, fresh, batches))
+    x = np.asarray(fresh[0].x)[:N_POINTS, 0]
+    values, slopes = backend.to_numpy(output_slopes(model, net, x))
+    errors = (slopes @ change).reshape(values.shape)
+    axis, *_ = time_of(model.problem)
+    first, *_, last = np.array_split(np.argsort(x[:, axis]), _PARTS)
+    size = np.linalg.norm(errors[last])
+    known = np.linalg.norm(values[last]), _PARTS * np.linalg.norm(errors[first])
+    return bool(size > max(known))
+
+
 # --- in windows of time, carried from window to window --------------------------------
 #
 # In each window the error solves the linearised equation, and begins as the error at
@@ -204,8 +227,8 @@ def relative_error_in_windows(model, solution, fresh):
         if n_weights(net) > MOST_WEIGHTS:
             return math.nan
         # More neurons, which vary within the window.
-        net = richer(with_time(net, march, back=True), model.problem.n_functions)
-        net = with_time(net, march)
+        net = richer(with_time(model, net, march, back=True), model.problem.n_functions)
+        net = with_time(model, net, march)
         points = within(model, fresh, march)
         points = _times(points, even_roots(model, net, points))
         own, explained = least_squares(factor_over_pieces(model, net, points))

@@ -197,8 +197,9 @@ def _windows_that_end_early(case):
     solver, budget = case.solver, case.budget
     if not math.isfinite(solver._solved_until):
         return None
-    ((low, high),) = solver.problem_.domain.bounds
-    axis, until = solver.problem_.domain.time, solver._solved_until
+    domain, until = solver.problem_.domain, solver._solved_until
+    axis = domain.time
+    low, high = domain.bounds[domain.axes.index(axis)]
     so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
     if until <= low:
         so_far = "No window of time is solved yet"

@@ -345,7 +345,9 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
     if isinstance(fitted.net, windows.Pieces):
         solver.window_ends_ = ends = fitted.net.ends(problem.domain)
-        ((low, high),) = problem.domain.bounds
+        low, high = problem.domain.bounds[
+            problem.domain.axes.index(problem.domain.time)
+        ]
         solved = fitted.net.losses <= windows.SOLVED_LOSS * now.first_fresh
         n_solved = np.argmin([*solved, False])  # before the first that is not
         until = (low, *ends.tolist())[n_solved]

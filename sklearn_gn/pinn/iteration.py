@@ -214,7 +214,7 @@ def prepare(observations, settings):
 def initial_state(points, net, settings):
     """Return the state at the start, on the first points."""
     model, march, level = settings.models[0], None, Level()
-    if isinstance(model.classes[-1].function, SinceBefore):
+    if any(isinstance(kind.function, SinceBefore) for kind in model.classes):
         march = windows.TimeMarching()
         if isinstance(net, windows.Pieces):
             march, level = windows.marches(net)[-1], Level(before=net.losses[-1])
@@ -307,7 +307,7 @@ def finish_iteration(points, state, settings, step):
         for kind, value in zip(model.classes, step.class_losses, strict=True)
     }
     if march is not None:
-        ((low, high),) = model.problem.domain.bounds
+        *_, low, high = windows.time_of(model.problem)
         extra["window_end"] = low + (high - low) * march.stop
     if points.reference is not None:
         from sklearn_gn.pinn import solution

@@ -46,7 +46,7 @@ class Pieces(NamedTuple):
 
     def ends(self, domain):
         """Times (n,) at which the windows end."""
-        ((low, high),) = domain.bounds
+        low, high = domain.bounds[domain.axes.index(domain.time)]
         return low + (high - low) * self.stops
 
 
@@ -87,38 +87,47 @@ class SinceBefore:
 def with_windows(model, observed):
     """Return a model whose conditions at the start suit any window.
 
-    The model itself, unless the problem is of ordinary differential equations that go
-    on from a start. (Windows of space and time cost more than they bring: there, a
-    network that grows is the better answer.)
+    The model itself, unless its problem goes on from a start, in time alone or in space
+    and time.
     """
     problem = model.problem
     domain = problem.domain
-    local = all(kind.rows is not None for kind in model.classes)
     plain = not (problem.unknown or problem.depends_on or problem.transform)
-    if observed or not local or not plain or domain.axes != (domain.time,):
+    if observed or not plain or domain.time is None:
         return model
-    interior, *conditions = model.classes
-    if problem.periodic or not conditions or problem.regions is not None:
+    if problem.regions is not None or domain.time in problem.periodic:
         return model
-    moved, start = [interior], f"{domain.time}=min"
+    (interior, *conditions), moved = model.classes, []
     for kind in conditions:
         condition = kind.condition
-        if condition.needs_normals or condition.faces(domain) != (start,):
-            return model
-        moved.append(kind._replace(function=SinceBefore(kind.function)))
-    return model._replace(classes=tuple(moved))
+        faces = condition.faces(domain)
+        if {f"{domain.time}=min", f"{domain.time}=max"} & {*faces}:
+            if condition.needs_normals or faces != (f"{domain.time}=min",):
+                return model
+            kind = kind._replace(function=SinceBefore(kind.function))
+        moved.append(kind)
+    if not any(isinstance(kind.function, SinceBefore) for kind in moved):
+        return model
+    return model._replace(classes=(interior, *moved))
+
+
+def time_of(problem):
+    """Return the column of points that is time, the input of the network, its range."""
+    axis = problem.domain.axes.index(problem.domain.time)
+    plain = [name for name in problem.domain.axes if name not in problem.periodic]
+    return axis, plain.index(problem.domain.time), *problem.domain.bounds[axis]
 
 
 def within(model, batches, march):
     """Return points of the whole interval moved to the window, in numpy."""
     if march is None or not march.active:
         return batches
-    low, high = model.problem.domain.bounds[0]
+    axis, _, low, high = time_of(model.problem)
     moved, length = [], march.stop - march.start
     for kind, batch in zip(model.classes, batches, strict=True):
-        share = (np.asarray(batch.x) - low) / (high - low)
-        share = march.start + length * share
-        x = (low + (high - low) * share).astype(batch.x.dtype)
+        x = np.array(batch.x)
+        share = march.start + length * (x[..., axis] - low) / (high - low)
+        x[..., axis] = low + (high - low) * share
         batch = batch._replace(x=x)
         if kind.name == "interior":
             batch = batch._replace(scale=length * np.asarray(batch.scale))
@@ -129,10 +138,12 @@ def within(model, batches, march):
     return tuple(moved)
 
 
-def observed(march, falls, first, goal, in_time):
+def observed(march, falls, first, goal, in_time, model, state, points):
     """Return the march after an iteration, with where the next window is to end.
 
-    A window ends at a loss of ``goal``, or where it is solved and its loss flat.
+    A window ends at a loss of ``goal``, or where it is solved and its loss flat. The
+    time of an ordinary equation is cut where its network is stuck, that of a partial
+    one only if errors grow along it: else a larger network is the better answer.
     """
     if march.ended:
         return march
@@ -142,6 +153,12 @@ def observed(march, falls, first, goal, in_time):
     if not march.active:
         unsolved = lowest > WELL_SOLVED_LOSS * first
         cut = flat and unsolved and in_time and switches.on("pinn.windows")
+        if cut and model.problem.domain.dim > 1:
+            from sklearn_gn.pinn.error_estimate import loses_track
+
+            # Looked at once, when the loss has ceased to fall.
+            cut = not is_flat(falls[:-1], FEW_ITERATIONS)
+            cut = cut and loses_track(model, state.net, state.batches, points.fresh)
         is_solution = lowest <= SOLVED_LOSS * first  # which only all windows are worth
         uncut = math.inf if is_solution else lowest
         return half._replace(uncut=uncut) if cut else march
@@ -173,25 +190,26 @@ def moved_on(march, loss, model, net, fresh_points, rng):
     before = Parameters(tuple(map(np.array, net.layers)), np.array(net.extra))
     if goes_on:
         new = TimeMarching(march.stop, march.next_stop, march.answer(loss, before))
-        net = with_time(before, march, back=True)
+        net = with_time(model, before, march, back=True)
     else:
         new = TimeMarching(march.start, march.next_stop, march.done)
         net = drawn_anew(rng, before, model.problem)
-    low, high = model.problem.domain.bounds[0]
-    start = np.array([[low + (high - low) * new.start]])
-    net = with_time(net, new)
+    net, fresh = with_time(model, net, new), within(model, fresh_points, new)
+    # It begins where the window before ends, as far as constants go.
+    at_start = [isinstance(kind.function, SinceBefore) for kind in model.classes]
+    start = fresh[at_start.index(True)].x[:, 0]
     reached = (before, *new.done.nets)[-1]
-    value = np.asarray(network_values(model, reached, start))[0]
+    values = [np.asarray(network_values(model, each, start)) for each in (reached, net)]
     *hidden, last = net.layers
     last = np.array(last)
-    last[-1] += value - np.asarray(network_values(model, net, start))[0]
-    net = net._replace(layers=(*hidden, last))
-    unit = 0.0
+    last[-1] += np.mean(values[0] - values[1], axis=0)
+    net, unit = net._replace(layers=(*hidden, last)), 0.0
     if new.done.nets:
-        fresh = within(model, fresh_points, new)
-        last = np.zeros_like(last)
-        last[-1] = value
-        constant = net._replace(layers=(*hidden, last))
+        _, row, *_ = time_of(model.problem)
+        first, *others = map(np.array, reached.layers)
+        first[-1] += (2 * new.start - 1) * first[row]
+        first[row] = 0
+        constant = reached._replace(layers=(first, *others))
         rows = class_residuals(model, model.classes[0], constant, fresh[0])
         rows = np.asarray(rows, np.float64)
         loss = 0.5 * np.sum((np.asarray(fresh[0].scale)[:, None] * rows) ** 2)
@@ -199,15 +217,16 @@ def moved_on(march, loss, model, net, fresh_points, rng):
     return new._replace(uncut=march.uncut, unit=unit), net
 
 
-def with_time(net, march, back=False):
+def with_time(model, net, march, back=False):
     """Return a network of s in [-1, 1] as one of the time that is s in the window."""
+    _, row, *_ = time_of(model.problem)
     length = march.stop - march.start
     slope, shift = 1 / length, (1 - 2 * march.start) / length - 1
     if back:
         slope, shift = length, -shift * length
     first = net.layers[0].copy()
-    first[-1] += shift * first[0]
-    first[0] *= slope
+    first[-1] += shift * first[row]
+    first[row] *= slope
     return net._replace(layers=(first, *net.layers[1:]))
 
 
@@ -230,7 +249,8 @@ def at_points(function, model, solution, x):
         return function(model, solution, x)
     found = [np.asarray(function(model, net, x)) for net in solution.nets]
     ends = solution.ends(model.problem.domain)[:-1]
-    number = np.searchsorted(ends, np.asarray(x)[:, 0])
+    axis, *_ = time_of(model.problem)
+    number = np.searchsorted(ends, np.asarray(x)[:, axis])
     return np.stack(found)[number, np.arange(len(number))]
 
 
