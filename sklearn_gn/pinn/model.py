@@ -322,8 +322,3 @@ def richer(net, n_waves=0):
     """The network with twice as many neurons in its first layer: the same function."""
     factors = 2, *[1] * (len(net.layers) - 2)
     return Richer(*wider(net, np.random.RandomState(0), n_waves, factors))
-
-
-def n_weights(net):
-    """Number of weights, with the coefficients that are to be found."""
-    return sum(np.size(matrix) for matrix in net.layers) + np.size(net.extra)
