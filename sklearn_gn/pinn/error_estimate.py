@@ -118,11 +118,12 @@ def halves(points):
     for batch in points:
         n = len(batch.x)
         few, middle = n <= _FEW, n // 2
-        parts = [slice(0, n)] * 2 if few else [slice(0, middle), slice(middle, n)]
+        rows = np.arange(n)
+        parts = (rows, rows) if few else (rows[:middle], rows[middle:])
+        share = math.sqrt(0.5) if few else 1.0
         for half, part in zip(found, parts, strict=True):
-            x, data, scale = (a[part] for a in (batch.x, batch.data, batch.scale))
-            scale = math.sqrt(0.5) * scale if few else scale
-            half.append(batch._replace(x=x, data=data, scale=scale))
+            own = batch.at(part)
+            half.append(own._replace(scale=share * own.scale))
     return found
 
 

@@ -385,13 +385,6 @@ def on_devices(batches, settings):
     mesh = settings.steps.mesh
     if mesh is None:
         return batches
-
-    found = []
-    for batch in batches:
-        n = len(batch.x)
-        rows = np.minimum(np.arange(n + -n % (2 * mesh.size)), n - 1)
-        x, data, scale = (np.asarray(a)[rows] for a in batch[:3])
-        scale = np.where(np.arange(len(rows)) < n, scale, 0).astype(scale.dtype)
-        x, data, scale = put_rows([x, data, scale], mesh)
-        found.append(batch._replace(x=x, data=data, scale=scale))
-    return tuple(found)
+    sizes = (2 * mesh.size * -(-len(batch.x) // (2 * mesh.size)) for batch in batches)
+    padded = (b.at(np.arange(n)) for b, n in zip(batches, sizes, strict=True))
+    return tuple(Batch(*put_rows(list(b[:3]), mesh), b.axes) for b in padded)

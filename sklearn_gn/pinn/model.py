@@ -59,6 +59,12 @@ class Batch(NamedTuple):
     scale: jnp.ndarray  # (N,)  sqrt(weight / N); 0 for padding
     axes: jnp.ndarray | None = None  # (s,)  axes from which Laplacians are estimated
 
+    def at(self, rows):
+        """Rows of the points, filled up by the last one with the weight zero."""
+        n = len(self.x)
+        x, data, scale = (np.asarray(a)[np.minimum(rows, n - 1)] for a in self[:3])
+        return self._replace(x=x, data=data, scale=np.where(rows < n, scale, 0))
+
 
 class Model(NamedTuple):
     """What is fixed when functions are compiled."""
