@@ -339,11 +339,6 @@ class Problem:
         fields = tuple(self.field(own, directions, others) for own, others in pairs)
         return kind.function(fields, points, data, given)
 
-    def _equation_at(self, function, x):
-        """Residuals of the equation at one point, for the field of a function."""
-        fields = (self.field(function),)
-        return self._classes[0].function(fields, x[None], x[:0], self.start)
-
     @cached_property
     def _projections(self):
         """Numbers of outputs that depend on the same axes, and their projection."""

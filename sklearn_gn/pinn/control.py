@@ -32,9 +32,10 @@ import numpy as np
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.pde.coefficients import Unknown
 from sklearn_gn.pinn import observation_weight, windows
-from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, n_weights, wider
+from sklearn_gn.pinn.model import MOST_WEIGHTS, drawn_anew, wider
 from sklearn_gn.pinn.observation_weight import Weighing
 from sklearn_gn.pinn.statement import VANISHED, too_many_conditions
 from sklearn_gn.pinn.windows import (
@@ -269,7 +270,7 @@ def what_is_missing(level, first, model, rules, training, fresh, net):
     if stays and too_many_conditions(model.problem):
         return "statement"
     if switches.on("pinn.growth"):
-        classes, n = model.problem.residual_classes(), n_weights(net)
+        classes, n = model.problem.residual_classes(), dimension(net)
         sizes, larger = (points_for(classes, n, k * level.times) for k in (1, 2))
         if lacks_points and larger != sizes:
             return "points"
@@ -349,7 +350,7 @@ def points_for(classes, n_weights, times=1):
 
 def has_room(net):
     """Whether there is a larger network."""
-    return n_weights(wider(net, None)) <= MOST_WEIGHTS
+    return dimension(wider(net, None)) <= MOST_WEIGHTS
 
 
 def refined(points, state, settings):

@@ -172,15 +172,11 @@ class Candidate(NamedTuple):
 # --- the quadratic model -------------------------------------------------------------
 
 
-def _rows_of_model(model, net, batches, r, parts, **options):
-    """Which arrays of the quadratic model have rows, one for each residual."""
-    rows = rows_of_jacobian(model, net, batches)[1]
-    return Quadratic(True, rows, *(False,) * (len(Quadratic._fields) - 2))
-
-
 @partial(
     in_either_library,
-    rows_out=_rows_of_model,
+    rows_out=lambda model, net, batches, r, parts, **options: Quadratic(
+        *rows_of_jacobian(model, net, batches), *(False,) * 7
+    ),
     deciding=lambda model, net, batches, r, *rest, **options: r,
     static=("model",),
     largest=2**17,

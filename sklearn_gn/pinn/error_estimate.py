@@ -28,6 +28,7 @@ import math
 import numpy as np
 
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.linalg.factors import joined_triangles, triangular_solution
 from sklearn_gn.pde.given_values import N_POINTS
 from sklearn_gn.pde.reading import slopes_of_equation
@@ -35,7 +36,6 @@ from sklearn_gn.pinn.model import (
     MOST_WEIGHTS,
     cast,
     coefficient_values,
-    n_weights,
     richer,
 )
 from sklearn_gn.pinn.pieces import cut, dense_jacobian_of_piece, factor_over_pieces
@@ -59,7 +59,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
     the "largest" of each output and each unknown coefficient. ``draw`` makes further
     fresh points, where the halves do not agree.
     """
-    if n_weights(net) > MOST_WEIGHTS:
+    if dimension(net) > MOST_WEIGHTS:
         return math.nan
     net, batches, fresh = cast(backend.to_numpy((net, batches, fresh)), np.float64)
     if model.features is None:
@@ -88,7 +88,7 @@ def relative_error_estimate(model, net, batches, fresh, draw=None, of="solution"
     # What the residuals make of the solution, to first order: the change of weights.
     change, explained, difference = corrected(fresh)
     n_residuals = sum(residual_counts(model.classes, fresh))
-    too_few = n_residuals < _ENOUGH * n_weights(net)
+    too_few = n_residuals < _ENOUGH * dimension(net)
     if draw is not None and difference > _AGREED and too_few:
         drawn = _times(cast(draw(times=_TIMES), np.float64), roots)
         change, explained, _ = corrected((*drawn, *fresh[len(drawn) :]))
@@ -119,11 +119,12 @@ def halves(points):
     for batch in points:
         n = len(batch.x)
         few, middle = n <= _FEW, n // 2
-        parts = [slice(0, n)] * 2 if few else [slice(0, middle), slice(middle, n)]
+        rows = np.arange(n)
+        parts = (rows, rows) if few else (rows[:middle], rows[middle:])
+        share = math.sqrt(0.5) if few else 1.0
         for half, part in zip(found, parts, strict=True):
-            x, data, scale = (a[part] for a in (batch.x, batch.data, batch.scale))
-            scale = math.sqrt(0.5) * scale if few else scale
-            half.append(batch._replace(x=x, data=data, scale=scale))
+            own = batch.at(part)
+            half.append(own._replace(scale=share * own.scale))
     return found
 
 
@@ -224,7 +225,7 @@ def relative_error_in_windows(model, solution, fresh):
     solution, fresh = cast(backend.to_numpy((solution, fresh)), np.float64)
     before, change, error_square, square = None, None, 0.0, 0.0
     for march, net in zip(marches(solution), solution.nets, strict=True):
-        if n_weights(net) > MOST_WEIGHTS:
+        if dimension(net) > MOST_WEIGHTS:
             return math.nan
         # More neurons, which vary within the window.
         net = richer(with_time(model, net, march, back=True), model.problem.n_functions)

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 
 from sklearn_gn import _switches as switches
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import one_or_each
 from sklearn_gn.data.rows import check_fits
 from sklearn_gn.linalg.factors import affordable
@@ -38,7 +39,6 @@ from sklearn_gn.pinn.model import (
     Model,
     cast,
     coefficient_values,
-    n_weights,
     start_parameters,
 )
 from sklearn_gn.pinn.predictions import Fitted
@@ -158,7 +158,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
                 f"{shapes[:-1]}, not with one of {wanted[:-1]}."
             )
         start = backend.map_leaves(solver._cast, before if grows else nets[0])
-    if chooses_penalties and affordable(len(data.training.x), n_weights(start)):
+    if chooses_penalties and affordable(len(data.training.x), dimension(start)):
         from sklearn_gn.pinn import regression
 
         regression.fit(solver, model, start, data, seed)
@@ -173,7 +173,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
             left = math.inf if solver.max_time is None else solver.max_time
             growth = control.Rules(chooses_network, finds_points, began + left)
             classes = model.problem.residual_classes()
-            points = control.points_for(classes, n_weights(last))
+            points = control.points_for(classes, dimension(last))
         points = [n if g == "auto" else g for g, n in zip(given, points, strict=True)]
         if sampling == "auto":
             few_axes = model.problem.domain.dim <= iteration.FEW_AXES
@@ -210,7 +210,7 @@ def fit(solver, X, y, sample_weight, X_val, y_val):
     )
     # What a step needs has to fit into memory: a matrix; or rows of the Jacobian, a
     # layer's at a time, and the Gramian with its factor, or its approximation.
-    n, numbers = n_weights(last), 0
+    n, numbers = dimension(last), 0
     if method.name == "ssbroyden":
         numbers = 3 * n**2
     elif is_dngd:
@@ -331,7 +331,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver.n_effective_parameters_ = math.nan
     set_layers(solver, fitted)
     n_residuals = sum(residual_counts(model.classes, state.batches))
-    solver._sizes = n_weights(net), n_residuals
+    solver._sizes = dimension(net), n_residuals
     # What the findings take from the course of the fit.
     solver._untrained_loss = math.nan if problem is None else now.first_fresh
     solver._why_early, solver._has_settled_weight = findings.why_early(run), None

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from sklearn_gn.arrays.devices import by_rows, jitted, put_rows
+from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.data.row_checks import row_codes
 from sklearn_gn.optim.solver import Report
 from sklearn_gn.pinn import observation_weight, pieces, windows
@@ -27,7 +28,7 @@ from sklearn_gn.pinn.control import (
     refined,
     with_expected_seconds,
 )
-from sklearn_gn.pinn.model import Batch, n_weights
+from sklearn_gn.pinn.model import Batch
 from sklearn_gn.pinn.residuals import check_is_defined, class_losses, residuals
 from sklearn_gn.pinn.units import level_of_outputs
 from sklearn_gn.pinn.windows import SinceBefore
@@ -267,7 +268,7 @@ def _draw(points, settings, stage, number, net, control):
     """Points to train on."""
     model, march, sampler = settings.models[stage], control.march, settings.sampler
     if settings.growth is not None and settings.growth.points:
-        given = model.problem.residual_classes(), n_weights(net), control.level.times
+        given = model.problem.residual_classes(), dimension(net), control.level.times
         n_interior, n_boundary = points_for(*given)
         sampler = replace(sampler, n_interior=n_interior, n_boundary=n_boundary)
     in_window = march is not None and march.active
@@ -360,7 +361,7 @@ def losses_of_no_solution(points, settings, untrained, state):
         if np.isfinite(level.sum()):
             break
     # Where a constant solves all but for rounding, nothing is learnt from its loss.
-    rounding = (n_weights(untrained) * np.finfo(settings.dtype).eps) ** 2
+    rounding = (dimension(untrained) * np.finfo(settings.dtype).eps) ** 2
     first, level = (np.append(losses, losses.sum()) for losses in (first, level))
     lower = np.where(level > rounding * first, np.minimum(first, level), first)
     return float(lower[-1]), tuple(lower[:-1].tolist())
@@ -384,13 +385,6 @@ def on_devices(batches, settings):
     mesh = settings.steps.mesh
     if mesh is None:
         return batches
-
-    found = []
-    for batch in batches:
-        n = len(batch.x)
-        rows = np.minimum(np.arange(n + -n % (2 * mesh.size)), n - 1)
-        x, data, scale = (np.asarray(a)[rows] for a in batch[:3])
-        scale = np.where(np.arange(len(rows)) < n, scale, 0).astype(scale.dtype)
-        x, data, scale = put_rows([x, data, scale], mesh)
-        found.append(batch._replace(x=x, data=data, scale=scale))
-    return tuple(found)
+    sizes = (2 * mesh.size * -(-len(batch.x) // (2 * mesh.size)) for batch in batches)
+    padded = (b.at(np.arange(n)) for b, n in zip(batches, sizes, strict=True))
+    return tuple(Batch(*put_rows(list(b[:3]), mesh), b.axes) for b in padded)

@@ -59,6 +59,12 @@ class Batch(NamedTuple):
     scale: jnp.ndarray  # (N,)  sqrt(weight / N); 0 for padding
     axes: jnp.ndarray | None = None  # (s,)  axes from which Laplacians are estimated
 
+    def at(self, rows):
+        """Rows of the points, filled up by the last one with the weight zero."""
+        n = len(self.x)
+        x, data, scale = (np.asarray(a)[np.minimum(rows, n - 1)] for a in self[:3])
+        return self._replace(x=x, data=data, scale=np.where(rows < n, scale, 0))
+
 
 class Model(NamedTuple):
     """What is fixed when functions are compiled."""
@@ -322,8 +328,3 @@ def richer(net, n_waves=0):
     """The network with twice as many neurons in its first layer: the same function."""
     factors = 2, *[1] * (len(net.layers) - 2)
     return Richer(*wider(net, np.random.RandomState(0), n_waves, factors))
-
-
-def n_weights(net):
-    """Number of weights, with the coefficients that are to be found."""
-    return sum(np.size(matrix) for matrix in net.layers) + np.size(net.extra)

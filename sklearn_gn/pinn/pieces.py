@@ -51,16 +51,11 @@ def cut(classes, batches, like=None):
     lengths = [-(-n // step) * step for n, step in zip(shares, steps, strict=True)]
     if lengths == [len(batch.x) for batch in batches]:
         return [batches]
-    pairs, found = list(zip(batches, lengths, strict=True)), []
-    for k in range(max(-(-len(batch.x) // n) for batch, n in pairs if n)):
-        piece = []
-        for batch, length in pairs:  # filled up by its last point
-            rows, n = np.arange(k * length, (k + 1) * length), len(batch.x)
-            x, data, scale = (np.asarray(a)[np.minimum(rows, n - 1)] for a in batch[:3])
-            scale = np.where(rows < n, scale, 0)
-            piece.append(batch._replace(x=x, data=data, scale=scale))
-        found.append(tuple(piece))
-    return found
+    pairs = list(zip(batches, lengths, strict=True))
+    return [
+        tuple(batch.at(np.arange(k * n, (k + 1) * n)) for batch, n in pairs)
+        for k in range(max(-(-len(batch.x) // n) for batch, n in pairs if n))
+    ]
 
 
 def residuals(model, net, batches, like=None):

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_gn._caller import warn_user
 from sklearn_gn._typing import Array, ArrayLike
 from sklearn_gn.arrays import backend, extremes
+from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.bayes.laplace import PredictionIntervalMixin
 from sklearn_gn.data.rows import validate_data
 from sklearn_gn.data.units import Units
@@ -97,8 +98,7 @@ class SolutionMixin(PredictionIntervalMixin):
                 "return_std=True: a solution with unknown functions of more than three "
                 "axes has no standard deviations."
             )
-        n_weights = sum(leaf.size for leaf in backend.leaves(net))
-        n = max(32, solution.AT_ONCE // (n_weights * y.shape[1]))
+        n = max(32, solution.AT_ONCE // (dimension(net) * y.shape[1]))
         std = self._in_batches(self._posterior.output_deviations, X, n, "float64")
         if scaling is not None:
             std = extremes.scaled_back(std, scaling.y_scale)

@@ -224,16 +224,11 @@ class Observed:
         """Misfit at a point, of shape (k,); without data what is observed there."""
         field, x = fields[0], points[0]
         outputs = jnp.atleast_1d(field(x))
-        if any(map(callable, self.entries)):
-            found = (
-                call(entry, (field, x), coefficients)
-                if callable(entry)
-                else outputs[entry]
-                for entry in self.entries
-            )
-            values = flat(tuple(found), x)
-        else:
-            values = outputs[np.array(self.entries)]
+        found = (
+            call(entry, (field, x), coefficients) if callable(entry) else outputs[entry]
+            for entry in self.entries
+        )
+        values = flat(tuple(found), x)
         if not data.size:
             return values
         given, factors = jnp.split(data, [len(self.entries)])

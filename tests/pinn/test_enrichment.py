@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
 from sklearn_gn.arrays import backend
+from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.pde import (
     Box,
     Dirichlet,
@@ -24,7 +25,6 @@ from sklearn_gn.pinn.enrichment import enriched, units, waves
 from sklearn_gn.pinn.enrichment.singular import corner_functions, rough_corners
 from sklearn_gn.pinn.model import (
     Model,
-    n_weights,
     network,
     start_parameters,
     wider,
@@ -147,7 +147,7 @@ def test_the_field_has_physical_units_and_the_waves():
     more = wider(net, rng, n_waves=2)
     assert [m.shape for m in more.layers] == [(5, 5), (6, 5), (8, 1)]
     np.testing.assert_allclose(network(model, more, x), expected, rtol=1e-10)
-    assert n_weights(wider(net, None)) == n_weights(more)
+    assert dimension(wider(net, None)) == dimension(more)
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
+from sklearn_gn.arrays.trees import dimension
 from sklearn_gn.pde import Box, Dirichlet, Neumann, Problem, d
 from sklearn_gn.pinn import control, error_estimate, fitting
 from sklearn_gn.pinn.iteration import Sampler
 from sklearn_gn.pinn.model import (
     Model,
-    n_weights,
     start_parameters,
 )
 
@@ -77,7 +77,7 @@ def test_points_grow_where_the_layers_are_given(widths, sizes):
     model = Model(EQUATION, ("tanh",), kinds)
     for k, (expected, larger) in enumerate(itertools.pairwise(sizes)):
         classes = EQUATION.residual_classes()
-        assert control.points_for(classes, n_weights(net), 2**k) == expected
+        assert control.points_for(classes, dimension(net), 2**k) == expected
         level = control.Level(2**k, (1e-3,) * 13)
         found = control.what_is_missing(level, 1.0, model, rules, 1e-5, 1e-3, net)
         assert found == ("end" if larger == expected else "points")
