@@ -142,8 +142,16 @@ def decide(points, state, settings, step, of_classes):
     in_time = rules is None or 2 * at + clock.first - clock.changed <= rules.deadline
     if march is not None and falls:
         goal = (settings.error / USUAL_SHARE) ** 2
-        given = march, falls, first, goal, in_time
-        march = windows.observed(*given, model, state, points)
+
+        def may_cut():
+            """Of partial equations, where a larger network is not the better answer."""
+            if not in_time or model.problem.domain.dim == 1:
+                return in_time
+            from sklearn_gn.pinn.error_estimate import loses_track
+
+            return loses_track(model, state.net, state.batches, points.fresh)
+
+        march = windows.observed(march, falls, first, goal, may_cut)
     # Whether the equation holds, between the points of training, too. Few digits need
     # no more than the loss that mostly goes with them.
     enough = min(max(SOLVED_LOSS, usual), _UNMET_LOSS)

@@ -90,20 +90,24 @@ def with_windows(model, observed):
     The model itself, unless its problem goes on from a start, in time alone or in space
     and time.
     """
+    from sklearn_gn.pinn.statement import read
+
     problem = model.problem
     domain = problem.domain
     plain = not (problem.unknown or problem.depends_on or problem.transform)
-    if observed or not plain or domain.time is None:
+    if observed or not plain or domain.time is None or read(problem).orders is None:
         return model
     if problem.regions is not None or domain.time in problem.periodic:
         return model
     (interior, *conditions), moved = model.classes, []
+    start = f"{domain.time}=min"
     for kind in conditions:
         condition = kind.condition
         faces = condition.faces(domain)
-        if {f"{domain.time}=min", f"{domain.time}=max"} & {*faces}:
-            if condition.needs_normals or faces != (f"{domain.time}=min",):
-                return model
+        at_ends = {start, f"{domain.time}=max"} & {*faces}
+        if not faces or (at_ends and (condition.needs_normals or faces != (start,))):
+            return model
+        if at_ends:
             kind = kind._replace(function=SinceBefore(kind.function))
         moved.append(kind)
     if not any(isinstance(kind.function, SinceBefore) for kind in moved):
@@ -138,12 +142,11 @@ def within(model, batches, march):
     return tuple(moved)
 
 
-def observed(march, falls, first, goal, in_time, model, state, points):
+def observed(march, falls, first, goal, may_cut):
     """Return the march after an iteration, with where the next window is to end.
 
-    A window ends at a loss of ``goal``, or where it is solved and its loss flat. The
-    time of an ordinary equation is cut where its network is stuck, that of a partial
-    one only if errors grow along it: else a larger network is the better answer.
+    A window ends at a loss of ``goal``, or where it is solved and its loss flat.
+    ``may_cut`` is asked once, when the loss of all time has ceased to fall.
     """
     if march.ended:
         return march
@@ -152,13 +155,8 @@ def observed(march, falls, first, goal, in_time, model, state, points):
     half = march._replace(next_stop=march.start + length / 2)
     if not march.active:
         unsolved = lowest > WELL_SOLVED_LOSS * first
-        cut = flat and unsolved and in_time and switches.on("pinn.windows")
-        if cut and model.problem.domain.dim > 1:
-            from sklearn_gn.pinn.error_estimate import loses_track
-
-            # Looked at once, when the loss has ceased to fall.
-            cut = not is_flat(falls[:-1], FEW_ITERATIONS)
-            cut = cut and loses_track(model, state.net, state.batches, points.fresh)
+        newly = flat and not is_flat(falls[:-1], FEW_ITERATIONS)
+        cut = newly and unsolved and switches.on("pinn.windows") and may_cut()
         is_solution = lowest <= SOLVED_LOSS * first  # which only all windows are worth
         uncut = math.inf if is_solution else lowest
         return half._replace(uncut=uncut) if cut else march

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_gn import PINNSolver
@@ -16,6 +17,7 @@ from sklearn_gn.pde import (
     Dirichlet,
     Initial,
     Interval,
+    Periodic,
     Problem,
     Unknown,
     d,
@@ -26,9 +28,11 @@ from sklearn_gn.pinn.iteration import Sampler
 from sklearn_gn.pinn.model import network, start_parameters
 from sklearn_gn.pinn.residuals import class_residuals
 from sklearn_gn.pinn.windows import Pieces, TimeMarching
+from sklearn_gn.solvers import DNGD
 
 TIME = Interval(2, 6)
 START = Initial(1.0)
+END = Dirichlet(0.0, on="t=max")
 
 
 def decay(u, x):
@@ -76,7 +80,10 @@ def model_of(problem):
         (False, decay, [START], {"transform": lambda x, u: x[0] * u}),
         (False, decay_with, [START], {"coefficients": {"k": Unknown(1.0)}}),
         (False, with_memory, [START], {}),  # takes u at other times
-        (False, heat, [START], {"domain": Box(x=(0, 1), t=(2, 6))}),
+        (True, heat, [START], {"domain": Box(x=(0, 1), t=(2, 6))}),
+        (True, heat, [START, Dirichlet(0.0)], {"domain": Box(x=(0, 1), t=(2, 6))}),
+        (False, heat, [Dirichlet(0.0)], {"domain": Box(x=(0, 1), t=(2, 6))}),
+        (False, heat, [START, END], {"domain": Box(x=(0, 1), t=(2, 6))}),
     ],
 )
 def test_time_is_cut_where_a_problem_goes_on_from_a_start(
@@ -84,8 +91,8 @@ def test_time_is_cut_where_a_problem_goes_on_from_a_start(
 ):
     settings = {"domain": TIME, "conditions": conditions, **more}
     model, _ = model_of(Problem(residual, **settings))
-    last = model.classes[-1].function
-    assert isinstance(last, windows.SinceBefore) == possible
+    starts = [isinstance(kind.function, windows.SinceBefore) for kind in model.classes]
+    assert any(starts) == possible
 
 
 @pytest.mark.usefixtures("float64")
@@ -148,7 +155,7 @@ def test_a_window_that_is_cut_begins_where_the_one_before_ends():
 def test_windows_go_on_where_they_are_solved_and_are_cut_where_not(
     march, falls, fresh, then
 ):
-    found = windows.observed(march, (*falls, fresh), 1.0, 1e-12, True)
+    found = windows.observed(march, (*falls, fresh), 1.0, 1e-12, lambda: True)
     assert found.ended == (then == "end")
     assert found.next_stop == (None if then == "end" else then)
 
@@ -215,3 +222,72 @@ def test_a_fit_in_windows(monkeypatch):
         solver.set_params(warm_start=True, max_iter=2).fit()
     assert solver.fresh_loss_ <= before * (1 + 1e-9)
     assert solver.n_iter_ <= 2
+
+
+def test_a_fit_in_windows_of_space_and_time(monkeypatch):
+    observed = windows.observed
+
+    def cut_at_once(*arguments):
+        found = observed(*arguments)
+        return found if found.active else found._replace(next_stop=0.5, uncut=1.0)
+
+    def exact(x):
+        return jnp.exp(-x[1] / 3) * jnp.sin(x[0])
+
+    monkeypatch.setattr(windows, "observed", cut_at_once)
+    monkeypatch.setattr(fitting, "FIRST_WIDTHS", (8, 8))
+    problem = Problem(
+        lambda u, x: d(u, "t")(x) - d(u, "x", "x")(x) / 3,
+        Box(x=(0, np.pi), t=(1, 4)),
+        [Initial(lambda x: np.exp(-1 / 3) * jnp.sin(x[0])), Dirichlet(0.0)],
+        exact=exact,
+    )
+    sizes = {"n_interior": 200, "n_boundary": 80}
+    plain = DNGD(enrichment=None)
+    solver = PINNSolver(problem, **sizes, solver=plain, random_state=0, max_iter=60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solver.fit()
+    assert solver.window_ends_.tolist() == [2.5, 4]
+    assert solver.relative_error() < 1e-3
+    assert solver.error_estimate_ == pytest.approx(solver.relative_error(), rel=0.5)
+    # The second window goes on from the values of the first.
+    x = np.linspace(0, np.pi, 11)
+    before, after = (np.column_stack([x, 0 * x + t]) for t in (2.5, 2.5 + 1e-9))
+    np.testing.assert_allclose(solver.predict(before), solver.predict(after), atol=1e-3)
+    slope = solver.derivative(after, "t")
+    np.testing.assert_allclose(slope, -np.sin(x) * np.exp(-2.5 / 3) / 3, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_chaos_is_followed_in_windows_where_one_network_loses_track():
+    """The equation of Kuramoto and Sivashinsky, against a spectral solution."""
+    length, end, n = 22.0, 20.0, 128
+    k = 2 * np.pi * np.fft.rfftfreq(n, length / n)
+    x = length * np.arange(n) / n
+
+    def start(x, lib):
+        angle = 2 * np.pi * x / length
+        return lib.cos(angle) + 0.5 * lib.sin(2 * angle)
+
+    def flow(t, u):
+        waves = (k**2 - k**4) * np.fft.rfft(u) - 0.5j * k * np.fft.rfft(u * u)
+        return np.fft.irfft(waves, n)
+
+    times = np.linspace(0, end, 41)
+    options = {"method": "BDF", "t_eval": times, "rtol": 1e-8, "atol": 1e-8}
+    exact = solve_ivp(flow, (0, end), start(x, np), **options).y
+
+    def equation(u, x):
+        moved = d(u, "t")(x) + u(x) * d(u, "x")(x)
+        return moved + d(u, "x", "x")(x) + d(u, "x", "x", "x", "x")(x)
+
+    conditions = [Initial(lambda x: start(x[0], jnp)), Periodic("x")]
+    problem = Problem(equation, Box(x=(0, length), t=(0, end)), conditions)
+    solver = PINNSolver(problem, random_state=0).fit()
+    assert len(solver.window_ends_) > 2
+    at = np.stack(np.meshgrid(x, times, indexing="ij"), axis=-1).reshape(-1, 2)
+    error = solver.predict(at).reshape(exact.shape) - exact
+    relative = np.linalg.norm(error) / np.linalg.norm(exact)
+    assert relative < 1e-4
+    assert solver.error_estimate_ == pytest.approx(relative, rel=2)
