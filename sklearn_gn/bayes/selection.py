@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sklearn_gn.bayes.evidence import group_sums
 from sklearn_gn.bayes.evidence_gn import ROUNDING
 from sklearn_gn.bayes.layers import BESIDE, RIDGE, activated
 from sklearn_gn.linalg.factors import factor
@@ -68,9 +69,7 @@ def grown_network(net, features, rows, n_effective, rng):
     if not joined:
         return None
     n, both = len(joined), np.concatenate([linear, values[:, joined]], axis=1)
-    ridge = np.append(np.zeros(1 + d), np.full(n, RIDGE))
-    inner = factor(both.T @ both, ridge + ROUNDING * np.sum(both**2))
-    found = inner.solve(both.T @ rest)
+    found = factor(both.T @ both, RIDGE).solve(both.T @ rest)
     output = np.concatenate([output, found[1 + d :]])
     output[: 1 + d] += found[: 1 + d]
     # 3. The network with them.
@@ -84,8 +83,10 @@ def grown_network(net, features, rows, n_effective, rng):
     wider = [np.pad(layer, (0, n)) for layer in layers[1:]]
     for layer in wider:
         layer[-n:, -n:] = np.eye(n)
-    # The weights of features that come back are as large as those of others.
-    alpha, back = net.alpha.copy(), np.setdiff1d(model.features, old.features)
-    alpha[3 + back] = np.exp(np.mean(np.log(alpha[3 + np.array(old.features)])))
     theta = model.join(output, [first, *wider])
+    # Penalties of what the network had no use for would shrink the new weights away
+    # before they are fitted: none is above that of weights as large as its own.
+    squares = group_sums(theta**2, model.groups(), model.n_groups)
+    numbers = group_sums(np.ones(len(theta)), model.groups(), model.n_groups)
+    alpha = np.minimum(net.alpha, numbers / np.maximum(squares, _TINY))
     return net._replace(theta=theta, alpha=alpha, beta=None, model=model)
