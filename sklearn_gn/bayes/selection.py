@@ -18,26 +18,27 @@ def chosen_columns(columns, targets, n_effective, most):
     The one that explains most joins, then the one that explains most of what is left,
     as long as the extended Bayesian information criterion falls (Chen and Chen, 2008).
     """
-    found, least, k = [], _SAME * np.sum(columns**2, axis=0), targets.shape[1]
+    found, k, total = [], targets.shape[1], np.sum(targets**2)
     cost = k * np.log(n_effective) / 2 + np.log(columns.shape[1])
+    squares, products = np.einsum("ij,ij->j", columns, columns), columns.T @ targets
+    # Rows of the triangular factor: no column has to be made orthogonal itself.
+    rows, least = np.zeros((0, len(squares))), _SAME * squares
     while len(found) < most:
-        squares, total = np.sum(columns**2, axis=0), float(np.sum(targets**2))
-        explained = np.sum((columns.T @ targets) ** 2, axis=1)
-        explained = np.where(squares > least, explained / np.maximum(squares, _TINY), 0)
+        size = np.where(squares > least, squares, np.inf)
+        explained = np.sum(products**2, axis=1) / size
         best = int(np.argmax(explained))
-        left = 1 - explained[best] / max(total, _TINY)
-        gain = -np.log(max(left, np.finfo(np.float64).eps))
-        if n_effective * k / 2 * gain <= cost:
+        left = max(1 - explained[best] / max(total, _TINY), np.finfo(np.float64).eps)
+        if n_effective * k / 2 * -np.log(left) <= cost:
             break
         found.append(best)
-        unit = columns[:, [best]] / np.sqrt(squares[best])
-        columns = columns - unit @ (unit.T @ columns)
-        targets = targets - unit @ (unit.T @ targets)
+        own, row = squares[best], columns[:, best] @ columns - rows[:, best] @ rows
+        products, total = products - np.outer(row, products[best] / own), total * left
+        squares, rows = squares - row**2 / own, np.vstack([rows, row / np.sqrt(own)])
     return found
 
 
-def grown_network(net, features, rows, n_effective, rng):
-    """Return a network that further neurons have joined, or None if none is worth it.
+def grown_network(net, features, rows, n_effective, rng, least):
+    """Return a network that ``least`` further neurons or more have joined, or None.
 
     Of many random neurons, which see one or two of the ``features`` or all that the
     network sees, those join that explain what is left, as many at most as there are. So
@@ -66,7 +67,7 @@ def grown_network(net, features, rows, n_effective, rng):
     inner = factor(linear.T @ linear, ROUNDING * np.sum(linear**2))
     free, left = (a - linear @ inner.solve(linear.T @ a) for a in (values, rest))
     joined = chosen_columns(free, left, n_effective, n_most)
-    if not joined:
+    if len(joined) < least:
         return None
     n, both = len(joined), np.concatenate([linear, values[:, joined]], axis=1)
     found = factor(both.T @ both, RIDGE).solve(both.T @ rest)
