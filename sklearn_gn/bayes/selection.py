@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sklearn_gn.bayes.evidence import group_sums
 from sklearn_gn.bayes.evidence_gn import ROUNDING
 from sklearn_gn.bayes.layers import BESIDE, RIDGE, activated
 from sklearn_gn.linalg.factors import factor
@@ -17,26 +18,27 @@ def chosen_columns(columns, targets, n_effective, most):
     The one that explains most joins, then the one that explains most of what is left,
     as long as the extended Bayesian information criterion falls (Chen and Chen, 2008).
     """
-    found, least, k = [], _SAME * np.sum(columns**2, axis=0), targets.shape[1]
+    found, k, total = [], targets.shape[1], np.sum(targets**2)
     cost = k * np.log(n_effective) / 2 + np.log(columns.shape[1])
+    squares, products = np.einsum("ij,ij->j", columns, columns), columns.T @ targets
+    # Rows of the triangular factor: no column has to be made orthogonal itself.
+    rows, least = np.zeros((0, len(squares))), _SAME * squares
     while len(found) < most:
-        squares, total = np.sum(columns**2, axis=0), float(np.sum(targets**2))
-        explained = np.sum((columns.T @ targets) ** 2, axis=1)
-        explained = np.where(squares > least, explained / np.maximum(squares, _TINY), 0)
+        size = np.where(squares > least, squares, np.inf)
+        explained = np.sum(products**2, axis=1) / size
         best = int(np.argmax(explained))
-        left = 1 - explained[best] / max(total, _TINY)
-        gain = -np.log(max(left, np.finfo(np.float64).eps))
-        if n_effective * k / 2 * gain <= cost:
+        left = max(1 - explained[best] / max(total, _TINY), np.finfo(np.float64).eps)
+        if n_effective * k / 2 * -np.log(left) <= cost:
             break
         found.append(best)
-        unit = columns[:, [best]] / np.sqrt(squares[best])
-        columns = columns - unit @ (unit.T @ columns)
-        targets = targets - unit @ (unit.T @ targets)
+        own, row = squares[best], columns[:, best] @ columns - rows[:, best] @ rows
+        products, total = products - np.outer(row, products[best] / own), total * left
+        squares, rows = squares - row**2 / own, np.vstack([rows, row / np.sqrt(own)])
     return found
 
 
-def grown_network(net, features, rows, n_effective, rng):
-    """Return a network that further neurons have joined, or None if none is worth it.
+def grown_network(net, features, rows, n_effective, rng, least):
+    """Return a network that ``least`` further neurons or more have joined, or None.
 
     Of many random neurons, which see one or two of the ``features`` or all that the
     network sees, those join that explain what is left, as many at most as there are. So
@@ -65,12 +67,10 @@ def grown_network(net, features, rows, n_effective, rng):
     inner = factor(linear.T @ linear, ROUNDING * np.sum(linear**2))
     free, left = (a - linear @ inner.solve(linear.T @ a) for a in (values, rest))
     joined = chosen_columns(free, left, n_effective, n_most)
-    if not joined:
+    if len(joined) < least:
         return None
     n, both = len(joined), np.concatenate([linear, values[:, joined]], axis=1)
-    ridge = np.append(np.zeros(1 + d), np.full(n, RIDGE))
-    inner = factor(both.T @ both, ridge + ROUNDING * np.sum(both**2))
-    found = inner.solve(both.T @ rest)
+    found = factor(both.T @ both, RIDGE).solve(both.T @ rest)
     output = np.concatenate([output, found[1 + d :]])
     output[: 1 + d] += found[: 1 + d]
     # 3. The network with them.
@@ -84,8 +84,10 @@ def grown_network(net, features, rows, n_effective, rng):
     wider = [np.pad(layer, (0, n)) for layer in layers[1:]]
     for layer in wider:
         layer[-n:, -n:] = np.eye(n)
-    # The weights of features that come back are as large as those of others.
-    alpha, back = net.alpha.copy(), np.setdiff1d(model.features, old.features)
-    alpha[3 + back] = np.exp(np.mean(np.log(alpha[3 + np.array(old.features)])))
     theta = model.join(output, [first, *wider])
+    # Penalties of what the network had no use for would shrink the new weights away
+    # before they are fitted: none is above that of weights as large as its own.
+    squares = group_sums(theta**2, model.groups(), model.n_groups)
+    numbers = group_sums(np.ones(len(theta)), model.groups(), model.n_groups)
+    alpha = np.minimum(net.alpha, numbers / np.maximum(squares, _TINY))
     return net._replace(theta=theta, alpha=alpha, beta=None, model=model)

@@ -11,9 +11,9 @@ size is not given, and the rows determine most parameters of the one of higher e
 another one follows with a further hidden layer, as wide as the first. If the log
 evidence rises by more than ten times ``tol`` a row, it takes the place of the others,
 and then wider ones that of each other: neurons join that explain what is left
-(:func:`~sklearn_gn.bayes.selection.grown_network`), until none does or the evidence
-rises no more, or would not if the next gain were to the last as that to the one before.
-A wider network stays alone.
+(:func:`~sklearn_gn.bayes.selection.grown_network`), until the evidence rises no more,
+or would not by those that explain anything, if the gain of each were to the last as
+that to the one before. A wider network stays alone.
 Then further members are added as long as the log density of a new row rises by as much:
 where :math:`\tau = s^2 / \sigma^2` is their variance over a row's, the mean of m
 + 1 members is better than the mean of m by
@@ -283,7 +283,7 @@ class CommitteeState(NamedTuple):
     ended: tuple = ()  # members of rounds that have ended
     reason: str | None = None  # why the last of them has
     smaller: tuple = ()  # networks that the larger one took the place of
-    gain: float = 0.0  # of log evidence, by which it did
+    gain: float = 0.0  # of log evidence for each new neuron, by which it did
     tries: bool = False  # whether this round tries a larger network
     reports: tuple = (None, None)  # the last Report of both kinds, or None
     process: tuple | None = None  # a FittedProcess or (), once it was looked for
@@ -366,8 +366,10 @@ def _next_round(rows, state, report, options):
     if gain > worth or not state.tries:
         ended = running if state.tries else before + running
         if state.tries:  # the next gain is to this one as this one is to the last
-            expected = gain**2 / max(gain, state.gain)
-            state = state._replace(smaller=before, gain=gain)
+            more, fewer = (sum(m[0].model.sizes[1:]) for m in (running, before))
+            rate = gain / (more - fewer)
+            expected = rate**2 / max(rate, state.gain)
+            state = state._replace(smaller=before, gain=rate)
         state = state._replace(ended=ended, reason=report.stop)
         if report.stop != "rounding":
             state = beside_process(state, ended, rows, options)
@@ -382,12 +384,12 @@ def _next_round(rows, state, report, options):
         model = net.model
         if not before:
             sizes, names = (*model.sizes, model.sizes[-1]), 2 * model.activations
-            model = model._replace(sizes=sizes, activations=names)
-            model = model._replace(features=options.features)
-            larger = first_network(model, rows, n, rng)
-        elif expected > worth:
+            own = sizes, names, model.n_values, model.loss, options.features
+            larger = first_network(Layers(*own), rows, n, rng)
+        elif expected * n_neurons > worth:  # at most as many join
+            least = math.ceil(worth / expected / len(model.activations))
             some, share = rows.every(max(1, len(rows.x) // _ROWS_OF_GROWTH))
-            larger = grown_network(net, options.features, some, n * share, rng)
+            larger = grown_network(net, options.features, some, n * share, rng, least)
     # How the starts of one deeper network will differ, those before it tell.
     alike = ended if len(ended) > 1 else state.smaller
     if larger is not None and is_formed(rows.y.size, len(larger.theta)):
@@ -413,8 +415,7 @@ def _n_members(members, rows, tol, share):
         noise = np.mean([1 / member.net.beta for member in members])
         variance = np.mean(np.var(values, axis=0, ddof=1), axis=1) / noise
     else:
-        p = [softmax(all_classes(u), axis=1) for u in values]
-        p = np.sum(some.y * p, axis=2)
+        p = np.sum(some.y * [softmax(all_classes(u), axis=1) for u in values], axis=2)
         variance = np.var(p, axis=0, ddof=1) / np.mean(p, axis=0) ** 2
     variance = some.weight @ variance / np.sum(some.weight)
     of_mean = 1 + variance * (1 + 1 / np.arange(1, N_PARTS + 1))

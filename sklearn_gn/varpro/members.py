@@ -70,8 +70,7 @@ def shares(members):
     if members[0].share is not None:
         return np.array([np.atleast_1d(member.share) for member in members])
     precision = np.array([member.net.beta or 1.0 for member in members])
-    precision = precision / np.max(precision)
-    return (precision / np.sum(precision))[:, None]
+    return precision[:, None] / np.sum(precision)
 
 
 def mean_values(members, x):
