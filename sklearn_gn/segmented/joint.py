@@ -445,8 +445,7 @@ def find(joint, numbers, most, criterion):
                 t = _with(joint, state.t, f, knots)
                 state = fit_at(joint, t, *rows) if joint.allowed([t])[0] else None
             else:
-                given = joint, state, f, number, most, criterion
-                state, paths[f] = _choose(*given)
+                state, paths[f] = _choose(joint, state, f, number, most, criterion)
             if state is None:
                 _refuse(joint, numbers)
         same = [*map(len, state.t)] == [*map(len, before.t)]

@@ -169,10 +169,7 @@ def delete_cheapest(problem, knots):
     """Return the breakpoints without the one whose absence costs least."""
     k = knots.shape[1]
     kept = np.array([[i for i in range(k) if i != j] for j in range(k)], np.intp)
-    trials = knots[:, kept.reshape(k, k - 1)]
-    rss = sum_of_squares(problem, trials)
-    best = np.arange(len(knots)), np.argmin(rss, axis=1)
-    return trials[best], rss[best]
+    return _best_of(problem, knots[:, kept.reshape(k, k - 1)])
 
 
 def exchange(problem, knots, rss):
@@ -233,9 +230,11 @@ def _best_descent(problem, knots, rss):
         others, before = np.delete(knots, slice(j, j + 2), axis=1), rss
         around = np.hstack([[[LEFT]], others, [[RIGHT]]])[:, j : j + 2]
         (low, high), last = locate(table, around)[0], table.n_rows[0] - 1
-        rows = spread(low, min(high, last), 4 * MOST_ROWS // n_pairs)
-        each = problem.at(rows).of(np.zeros(len(rows), np.intp))
-        first = np.repeat(others, len(rows), axis=0), table.x[0, rows]
+        places = table.x[0, spread(low, min(high, last), 4 * MOST_ROWS // n_pairs)]
+        if problem.form.ramp > 1:  # a gap between rows may hold a minimum of its own
+            places = np.sort([*places, *(places[1:] + places[:-1]) / 2])
+        each = problem.at(t=places[None]).of(np.zeros(len(places), np.intp))
+        first = np.repeat(others, len(places), axis=0), places
         starts = np.sort(np.column_stack(first), axis=1)
         if k == 1:
             found = sum_of_squares(each, starts)

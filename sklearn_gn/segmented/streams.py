@@ -117,11 +117,12 @@ def fit(model, chunks):
         found = find_of_one(model, prepared, options)
         return (prepared, found), prepared.scaling.to_user(found[2])
 
-    found = fold_chunks(chunks, _range_of, _joined)
+    found = fold_chunks(chunks, _range_of, np.maximum)
     if found is None or not found[2] > 0:
         raise ValueError("chunks hold no rows of positive weight.")
-    bins = ChunkBins(chunks, *found)
-    bins.open(np.append(options.known, found[:2]))
+    low, high, center = -found[0], found[1], found[3]
+    bins = ChunkBins(chunks, low, high, center)
+    bins.open(np.append(options.known, [low, high]))
     prepared, found = bins.until_open(search)
     model.n_features_in_, model._columns = 1, [0]
     _check_feature_names(model, first[0], reset=True)
@@ -133,7 +134,7 @@ class ChunkBins(Bins):
 
     beside = 2
 
-    def __init__(self, chunks, low, high, _, center):
+    def __init__(self, chunks, low, high, center):
         step = (high - low if high > low else 1.0) / N_BINS
         super().__init__(low + np.arange(N_BINS + 1) * step, center)
         self.chunks, self.units = chunks, (low, step, center)
@@ -160,18 +161,14 @@ def _points_in(bins, low, step, center, number, chunk):
 
 
 def _range_of(number, chunk):
-    """Return the least and the largest x, the sum of weights, and a mean of y."""
+    """Return the least x times -1, the largest, the sum of weights, and a mean of y."""
     x, y, weight = points_of(number, chunk)
     total = weight.sum()
     if not np.isfinite([x.sum(), y.sum(), total]).all():
         raise ValueError("chunks hold NaN or infinity, or sums that overflow.")
     if weight.min() < 0:
         raise ValueError("chunks hold negative weights.")
-    return x.min(), x.max(), total, float(y.mean())
-
-
-def _joined(a, b):
-    return min(a[0], b[0]), max(a[1], b[1]), a[2] + b[2], a[3]
+    return np.array([-x.min(), x.max(), total, y.mean()])
 
 
 def points_of(number, chunk):

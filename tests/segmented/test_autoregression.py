@@ -116,6 +116,19 @@ def test_few_rows_of_correlated_noise_have_the_right_number():
     assert np.mean(numbers_found(1, 0.0, n=60) > 0) <= 0.06
 
 
+@pytest.mark.parametrize("n", [60, 200])
+def test_intervals_in_correlated_noise_hold_the_kink(n):
+    x, draws = np.linspace(0, 10, n), np.random.default_rng(2)
+    y = 0.3 * lfilter([0.8], [1, -0.6], draws.standard_normal((200, n + 50)))[:, 50:]
+    y += 0.5 * x + np.maximum(x - 4, 0)
+    series = np.arange(200)
+    data = pd.DataFrame({"g": series.repeat(n), "x": np.tile(x, 200), "y": y.ravel()})
+    table = fit_groups(SegmentedRegressor(1), data, group="g", target="y")
+    found = table[table["segment"] == 2]
+    held = (found["breakpoint_lower"] <= 4) & (found["breakpoint_upper"] >= 4)
+    assert 0.9 <= held.mean() <= 0.99
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the waves may be breakpoints
 @pytest.mark.parametrize("jumps", [False, True])
 def test_a_season_does_not_hide_a_strong_bend(jumps):

@@ -48,6 +48,19 @@ def test_breakpoints_are_not_worse_than_brute_force(seed, k):
     assert rss(x, y, model.breakpoints_) <= best * (1 + 1e-6)
 
 
+def test_the_best_breakpoints_may_lie_between_rows_with_ties():
+    rng = np.random.default_rng(35)
+    x = np.sort(rng.uniform(0, 10, int(rng.integers(30, 61))))
+    knots = np.sort(rng.uniform(1, 9, rng.integers(1, 4)))
+    y = 0.3 * x + sum(rng.normal() * np.maximum(x - t, 0) for t in knots)
+    y += sum(0.4 * rng.normal() * np.maximum(x - t, 0) ** 2 for t in knots)
+    y += rng.choice([0.05, 0.3, 1.0]) * rng.normal(size=len(x))
+    x = np.round(2 * x) / 2
+    model = SegmentedRegressor(2, degree=2).fit(x[:, None], y)
+    best = rss(x, y, (7.04371217, 8.88465222))  # of a search of all pairs of gaps
+    assert rss(x, y, model.breakpoints_) <= best * (1 + 1e-6)
+
+
 def test_given_breakpoints_are_least_squares():
     x, y = series(0, 60, kinks=(3.0, 7.0))
     model = SegmentedRegressor(0, degree=2, breakpoints=[3, 7]).fit(x[:, None], y)
