@@ -273,9 +273,11 @@ def first_kernel(x, y, count, choices, noises):
                 best = min(found, key=itemgetter(0))
                 tried = [best[1][:d]]  # the other parameters follow beside it
             starts.append(best)
-    # Picked features are tried where they begin better than all of them.
+    # Picked features are tried where they begin better than all of them, and a kernel
+    # that is the best of both kinds of lengths once.
     least = min(start[0] for start in starts[:2])
     starts = starts[:2] + [start for start in starts[2:] if start[0] <= least]
+    starts = list({start[0]: start for start in starts}.values())
 
     def searched(start, steps=_FIRST_STEPS):
         _, logs, columns, cost = start
@@ -284,8 +286,7 @@ def first_kernel(x, y, count, choices, noises):
 
     # Most end at the same kernel: after some steps the best one goes on alone.
     found = side_by_side(searched, starts, _FIRST_STEPS * len(x) ** 3)
-    _, logs, columns, _ = searched(min(found, key=itemgetter(0)), _MOST_STEPS)
-    return logs, columns
+    return searched(min(found, key=itemgetter(0)), _MOST_STEPS)[1:3]
 
 
 def best_kernel(start, x, y, count, steps):
