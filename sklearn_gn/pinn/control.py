@@ -296,7 +296,10 @@ def _begins_anew(now, state, settings, step, stop):
     level, weighing, first = now.level, now.weighing, now.first_fresh
     # Where the weight of the observations has fallen, coefficients explain them.
     unexplained = weighing.weight == 1 or weighing.waits
-    alone = now.march is None and model.features is None
+    # Ordinary equations have shorter windows instead.
+    in_windows = now.march is not None
+    in_windows &= model.problem.domain.dim == 1 or now.march.active
+    alone = not in_windows and model.features is None
     is_first_order = settings.steps.solver.name != "dngd"
     if is_first_order or not (alone and unexplained) or now.n_starts == _MOST_STARTS:
         return False
