@@ -42,8 +42,9 @@ SWITCHES = {
     # PINNSolver: how a fit goes on
     "pinn.growth": "Network and points grow while this pays. Off: the first network, "
     "of two layers of 20, and its points stay.",
-    "pinn.windows": "Long times of ordinary differential equations are cut into "
-    "windows. Off: one network for all time.",
+    "pinn.windows": "Long times of ordinary differential equations, and those along "
+    "which the errors of partial ones grow, are cut into windows. Off: one network for "
+    "all time.",
     "pinn.starts": "A fit that is stuck begins anew with another network. Off: it "
     "ends, or goes on.",
     "pinn.eigenvalues": "An eigenvalue problem begins with a function of one sign, "

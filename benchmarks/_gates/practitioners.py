@@ -1,4 +1,4 @@
-"""Twelve problems as practitioners state them, and three with unknown coefficients.
+"""Thirteen problems as practitioners state them, and three with unknown coefficients.
 
 They come in the units of their trade, with layers, singular points and loads that jump,
 and are stated as one would write them down at first. Their references are closed forms
@@ -26,6 +26,7 @@ from sklearn_gn.pde import (
     Initial,
     Interval,
     Neumann,
+    Periodic,
     Problem,
     Robin,
     Unknown,
@@ -462,6 +463,35 @@ def plate_with_a_hole():
     return Demo(problem, points=points, values=displacement(points))
 
 
+def unstable_flame():
+    """The equation of Kuramoto and Sivashinsky on a period of 22, until chaos begins."""
+    length, end, n = 22.0, 20.0, 128
+    x, k = length * np.arange(n) / n, 2 * np.pi * np.fft.rfftfreq(n, length / n)
+
+    def start(x, lib):
+        angle = 2 * np.pi * x / length
+        return lib.cos(angle) + 0.5 * lib.sin(2 * angle)
+
+    def flow(t, u):
+        waves = (k**2 - k**4) * np.fft.rfft(u) - 0.5j * k * np.fft.rfft(u * u)
+        return np.fft.irfft(waves, n)
+
+    def residual(u, x):
+        moved = d(u, "t")(x) + u(x) * d(u, "x")(x)
+        return moved + d(u, "x", "x")(x) + d(u, "x", "x", "x", "x")(x)
+
+    times = np.linspace(0, end, 41)
+    options = {"method": "BDF", "t_eval": times, "rtol": 1e-8, "atol": 1e-8}
+    found = solve_ivp(flow, (0, end), start(x, np), **options)
+    problem = Problem(
+        residual,
+        Box(x=(0, length), t=(0, end)),
+        [Initial(lambda x: start(x[0], jnp)), Periodic("x")],
+    )
+    points, settings = grid(x[::4], times), {"max_iter": None, "max_time": 120}
+    return Demo(problem, solver=settings, points=points, values=found.y[::4].ravel())
+
+
 ROWS = {
     function.__name__: function
     for function in (
@@ -476,6 +506,7 @@ ROWS = {
         quenched_plate,
         cavity,
         plate_with_a_hole,
+        unstable_flame,
         growth,
         inlet,
         ageing,

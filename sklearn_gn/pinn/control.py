@@ -149,7 +149,8 @@ def decide(points, state, settings, step, of_classes):
                 return in_time
             from sklearn_gn.pinn.error_estimate import loses_track
 
-            return loses_track(model, state.net, state.batches, points.fresh)
+            given = model, state.net, state.batches, points.fresh
+            return falls[-1] > SOLVED_LOSS * first and loses_track(*given)
 
         march = windows.observed(march, falls, first, goal, may_cut)
     # Whether the equation holds, between the points of training, too. Few digits need
@@ -296,9 +297,9 @@ def _begins_anew(now, state, settings, step, stop):
     level, weighing, first = now.level, now.weighing, now.first_fresh
     # Where the weight of the observations has fallen, coefficients explain them.
     unexplained = weighing.weight == 1 or weighing.waits
-    # Ordinary equations have shorter windows instead.
-    in_windows = now.march is not None
-    in_windows &= model.problem.domain.dim == 1 or now.march.active
+    # Where there are windows, or may be of an ordinary equation, these are cut instead.
+    march, dim = now.march, model.problem.domain.dim
+    in_windows = march is not None and (dim == 1 or march.active)
     alone = not in_windows and model.features is None
     is_first_order = settings.steps.solver.name != "dngd"
     if is_first_order or not (alone and unexplained) or now.n_starts == _MOST_STARTS:

@@ -1,14 +1,15 @@
-r"""Windows of time: long times of ordinary differential equations are solved in parts.
+r"""Windows of time: long times are solved in parts.
 
-Over a long time such an equation has more near-solutions than solutions: a network that
+Over a long time an equation may have more near-solutions than solutions: a network that
 leaves the path early, at one place of large residual, and follows another solution from
-there on. Where the loss on fresh points no longer falls although the equation is not
-solved well, and the problem is one of evolution, the interval of time is halved. A
-window is solved by a network of its own, on points of its own, until its loss no longer
-falls, or goes with the error that is asked for. Where it is solved, the next one begins
-with its values, and is longer if that went quickly; where not, it is halved again. The
-measure is the loss of a solution that stays at the values at the start: one that
-changes fast has large residuals.
+there on. So it is for ordinary equations, and for partial ones whose errors grow. Where
+the loss on fresh points no longer falls although the equation is not solved well, and
+the problem is one of evolution, the interval of time is halved. A window is solved by a
+network of its own, on points of its own, until its loss no longer falls, or goes with
+the error that is asked for. Where it is solved, the next one begins with its values,
+and is longer if that went quickly; where not, it is halved again. The measure is the
+loss of a solution that stays as it is at the start: one that changes fast has large
+residuals.
 
 All windows share what is compiled. The network of a window is the whole interval's with
 the weights of time changed, points are moved along the axis of time, and a condition at
