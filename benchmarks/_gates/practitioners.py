@@ -464,7 +464,7 @@ def plate_with_a_hole():
 
 
 def unstable_flame():
-    """The equation of Kuramoto and Sivashinsky on a period of 22, until chaos begins."""
+    """The equation of Kuramoto and Sivashinsky on a period of 22, up to chaos."""
     length, end, n = 22.0, 20.0, 128
     x, k = length * np.arange(n) / n, 2 * np.pi * np.fft.rfftfreq(n, length / n)
 
@@ -489,7 +489,9 @@ def unstable_flame():
         [Initial(lambda x: start(x[0], jnp)), Periodic("x")],
     )
     points, settings = grid(x[::4], times), {"max_iter": None, "max_time": 120}
-    return Demo(problem, solver=settings, points=points, values=found.y[::4].ravel())
+    return Demo(
+        problem, solver=settings, points=points, values=found.y[::4].reshape(-1, 1)
+    )
 
 
 ROWS = {
