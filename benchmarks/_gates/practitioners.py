@@ -488,10 +488,9 @@ def unstable_flame():
         Box(x=(0, length), t=(0, end)),
         [Initial(lambda x: start(x[0], jnp)), Periodic("x")],
     )
-    points, settings = grid(x[::4], times), {"max_iter": None, "max_time": 120}
-    return Demo(
-        problem, solver=settings, points=points, values=found.y[::4].reshape(-1, 1)
-    )
+    settings, values = {"max_iter": None, "max_time": 120}, found.y[::4].reshape(-1, 1)
+    points = grid(x[::4], times)
+    return Demo(problem, solver=settings, points=points, values=values)
 
 
 ROWS = {

@@ -190,8 +190,6 @@ def loses_track(model, net, batches, fresh):
     It is then as large as the solution in the last of ten parts of the time, and more
     than ten times as large as in the first.
     """
-    if dimension(net) > MOST_WEIGHTS:
-        return False
     net, batches, fresh = cast(backend.to_numpy((net, batches, fresh)), np.float64)
     net = richer(net, model.problem.n_functions)
     fresh = _times(fresh, even_roots(model, net, batches))

@@ -93,20 +93,18 @@ def with_windows(model, observed):
     """
     from sklearn_gn.pinn.statement import read
 
-    problem = model.problem
-    domain = problem.domain
-    plain = not (problem.unknown or problem.depends_on or problem.transform)
-    if observed or not plain or domain.time is None or read(problem).orders is None:
+    problem, (interior, *conditions), moved = model.problem, model.classes, []
+    domain, more = problem.domain, problem.unknown or problem.depends_on
+    if observed or more or problem.transform or problem.regions is not None:
         return model
-    if problem.regions is not None or domain.time in problem.periodic:
+    if domain.time in (None, *problem.periodic) or read(problem).orders is None:
         return model
-    (interior, *conditions), moved = model.classes, []
-    start = f"{domain.time}=min"
+    start, end = (f"{domain.time}={side}" for side in ("min", "max"))
     for kind in conditions:
-        condition = kind.condition
-        faces = condition.faces(domain)
-        at_ends = {start, f"{domain.time}=max"} & {*faces}
-        if not faces or (at_ends and (condition.needs_normals or faces != (start,))):
+        faces = kind.condition.faces(domain)
+        at_ends = not {start, end}.isdisjoint(faces)
+        needs_normals = kind.condition.needs_normals
+        if not faces or (at_ends and (needs_normals or faces != (start,))):
             return model
         if at_ends:
             kind = kind._replace(function=SinceBefore(kind.function))
@@ -209,8 +207,8 @@ def moved_on(march, loss, model, net, fresh_points, rng):
         first[-1] += (2 * new.start - 1) * first[row]
         first[row] = 0
         constant = reached._replace(layers=(first, *others))
-        rows = class_residuals(model, model.classes[0], constant, fresh[0])
-        rows = np.asarray(rows, np.float64)
+        of_equation = model, model.classes[0], constant, fresh[0]
+        rows = np.asarray(class_residuals(*of_equation), np.float64)
         loss = 0.5 * np.sum((np.asarray(fresh[0].scale)[:, None] * rows) ** 2)
         unit = float(loss) if math.isfinite(loss) else 0.0  # of the equation alone
     return new._replace(uncut=march.uncut, unit=unit), net

@@ -94,16 +94,14 @@ def growing_if_worthwhile(rows, state, report, options):
     progress, value = state.progress, state.net.log_evidence
     due = report.stop == "tol" or state.iteration % evidence_gn.PATIENCE == 0
     least = evidence_gn.least_rise(state, options)
-    confirmed = max(progress.highest, value) > progress.before_growth + least
+    highest, gained = max(progress.highest, value), value - progress.when_examined
+    confirmed = highest > progress.before_growth + least
     if not (due and confirmed and report.stop in (None, "tol")):
         return state, report
-    gained = value - progress.when_examined
-    state = state._replace(progress=progress._replace(when_examined=value))
     planes, promised = promising_hyperplanes(rows, state, options)
     if promised <= (least if report.stop else max(least, gained)):
-        return state, report
-    before = max(progress.highest, value)
-    progress = evidence_gn.Progress(before_growth=before, planes=planes)
+        return state._replace(progress=progress._replace(when_examined=value)), report
+    progress = evidence_gn.Progress(before_growth=highest, planes=planes)
     return state._replace(progress=progress), report._replace(stop=None)
 
 
