@@ -151,7 +151,7 @@ PARAMETERS = {
         "n_interior": [1, 7],
         "n_boundary": [0, 1],
         "sampling": ["halton", "uniform", "residual"],
-        "resample": [1, None, "drift"],
+        "resample": [1, None, 3],
         "observed_outputs": [[0], [5], ["u"]],
         "observation_weight": [1e-300, 1e300, "auto"],
         "problem": ["equation", "equation", "no problem"],

@@ -67,11 +67,9 @@ def described(case):
     solver, problem = case.solver, problem_of(case.solver)
     hidden, n_outputs = solver.hidden_layer_sizes, len(problem.outputs)
     network = "-".join(map(str, (problem.n_inputs, *hidden, n_outputs)))
-    renewed = {
-        None: "fixed",
-        1: "new ones every iteration",
-        "drift": "new ones when the fit drifts",
-    }.get(solver.resample, f"new ones every {solver.resample} iterations")
+    renewed = {None: "fixed", 1: "new ones every iteration"}.get(
+        solver.resample, f"new ones every {solver.resample} iterations"
+    )
     drawn = " where the residual is large" if solver.sampling == "residual" else ""
     return (
         f"{case.statement}; network {network}, {solver.activation}; "

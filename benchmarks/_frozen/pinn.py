@@ -82,11 +82,11 @@ CASES = {
     "trust_region": partial(
         fitted, Kovasznay(), hidden_layer_sizes=(8, 6), n_interior=20, max_iter=6
     ),
-    "drift": partial(
+    "uniform": partial(
         fitted,
         solver=DNGD(geodesic_acceleration=False),
         sampling="uniform",
-        resample="drift",
+        resample=3,
         n_interior=12,
     ),
     "loss": partial(fitted, solver=DNGD(damping_rule="loss")),

@@ -76,9 +76,8 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
     sampling : {"auto", "sobol", "halton", "uniform", "residual"}, default="auto"
         How points are drawn. "residual" redraws only half of the interior points, where
         it is large. "auto" does so if the fit chooses layers or points.
-    resample : int, "drift" or None, default=5
-        Redraw the points every ``resample`` iterations; "drift": when the loss on fresh
-        points is twice the training loss; None: never.
+    resample : int or None, default=5
+        Redraw the points every ``resample`` iterations; None: never.
     observed_outputs : sequence of str or callable, default=None
         What the columns of y contain: names of outputs, or functions of the field and a
         point, such as ``lambda u, x: d(u, "x")(x)``. If None, all outputs.
@@ -194,7 +193,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
             StrOptions({"auto"}),
         ],
         "sampling": [StrOptions({"auto", "sobol", "halton", "uniform", "residual"})],
-        "resample": [_COUNT, StrOptions({"drift"}), None],
+        "resample": [_COUNT, None],
         "observed_outputs": ["array-like", None],
         "max_iter": [_COUNT, None],
         "tol": [Interval(Real, 0, None, closed="left"), None],
@@ -219,7 +218,7 @@ class PINNSolver(SolutionMixin, MultiOutputMixin, RegressorMixin, GaussNewtonEst
         n_interior: int | Literal["auto"] = "auto",
         n_boundary: int | Literal["auto"] = "auto",
         sampling: Literal["auto", "sobol", "halton", "uniform", "residual"] = "auto",
-        resample: int | Literal["drift"] | None = 5,
+        resample: int | None = 5,
         observed_outputs: Sequence[str] | None = None,
         observation_weight: float | Literal["auto"] = "auto",
         max_iter: int | None = None,

@@ -66,7 +66,7 @@ class PINNSettings(NamedTuple):
     stage_ends: tuple  # iterations after which a problem is left, one less than models
     sampler: Any  # draw(model, seed, stage, number, net) makes batches
     steps: Steps
-    resample: int | str | None  # iterations for which points are kept, or "drift"
+    resample: int | None  # iterations for which points are kept
     tol: np.ndarray  # share of the loss, by less than which it does not fall
     error: float  # estimated, at which the fit ends; 0: by no test
     usual_loss: float  # relative, with which it mostly comes, if it is to end there
@@ -250,14 +250,8 @@ def with_due_points(points, state, settings):
     stage = int(np.searchsorted(settings.stage_ends, state.iteration, side="right"))
     state, is_other = refined(points, state, settings)
     every = settings.resample
-    if is_other or stage != state.stage:
-        due = True
-    elif every == "drift":
-        fresh = fresh_losses(points, settings, state.net, state).sum()
-        due = fresh > 2 * state.loss
-    else:
-        due = every and state.iteration > 0 and state.iteration % every == 0
-    if not due:
+    again = every and state.iteration > 0 and state.iteration % every == 0
+    if not (again or is_other or stage != state.stage):
         return state
     batches = _draw(points, settings, stage, state.n_draws, state.net, state.control)
     batches = observation_weight.weighed(batches, state.control.weighing)

@@ -564,7 +564,7 @@ def test_coefficients_are_found_from_zero():
         {"damping": 1e-6, "loss_weights": "scaled"},
         {"rank": 8},
         {"dtype": "float32", "sampling": "residual", "resample": 2},
-        {"sampling": "uniform", "resample": "drift", "activation": "sin"},
+        {"sampling": "uniform", "resample": 3, "activation": "sin"},
         {"solver": DNGD(geodesic_acceleration=False, single_precision_iter=3)},
         {"n_interior": 80},  # more residuals than weights: the primal form
     ],
