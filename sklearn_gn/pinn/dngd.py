@@ -174,8 +174,8 @@ class Candidate(NamedTuple):
 
 @partial(
     in_either_library,
-    rows_out=lambda model, net, batches, r, parts, **options: Quadratic(
-        *rows_of_jacobian(model, net, batches), *(False,) * 7
+    rows_out=lambda model, net, batches, r, parts, **options: Quadratic._make(
+        (*rows_of_jacobian(model, net, batches), *(False,) * 7)
     ),
     deciding=lambda model, net, batches, r, *rest, **options: r,
     static=("model",),
