@@ -21,7 +21,7 @@ from statistics import median
 
 from benchmarks._ablation import ROOMS, SWITCHES
 from benchmarks._gates import rows_of
-from benchmarks._gates.common import changes, gain
+from benchmarks._gates.common import TOLERANCE, changes, gain
 from benchmarks._gates.processes import ask, two_cores, working_folder
 from benchmarks._report import progress, summary
 
@@ -194,11 +194,12 @@ def sides(run):
 
 
 def accuracy(figures):
-    """The figures that are no seconds and no memory; what is not finite is NaN."""
+    """The figures that are judged, no seconds and no memory; not finite ones are NaN."""
+    judged = set(TOLERANCE) - {*SECONDS_OF_FITS, "peak_mib"}
     return figures and {
         name: math.nan if value is None else value
         for name, value in figures.items()
-        if not name.startswith((*SECONDS_OF_FITS, "peak_mib"))
+        if name.startswith(tuple(judged))
     }
 
 
