@@ -194,7 +194,7 @@ def sides(run):
 
 
 def accuracy(figures):
-    """The figures that are judged, no seconds and no memory; not finite ones are NaN."""
+    """The judged figures that are no seconds and no memory; NaN for infinite ones."""
     judged = set(TOLERANCE) - {*SECONDS_OF_FITS, "peak_mib"}
     return figures and {
         name: math.nan if value is None else value
