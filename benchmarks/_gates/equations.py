@@ -4,9 +4,9 @@ All are solved with default settings, but for the number of iterations: a defaul
 may go on for a minute, and thirty of them for half an hour. A fit here ends after 100
 iterations, and after 350 where an ordinary differential equation is followed in time
 without observations: that takes many iterations, in windows of time, but quick ones.
-The chaotic front has no such end, as it needs some thousand.
-Where ``tol`` ends it earlier, nothing is capped. Iterations and not seconds, so that
-the accuracy does not depend on the machine.
+Where ``tol`` ends it earlier, nothing is capped: so does a flame front, which takes a
+thousand. Iterations and not seconds, so that the accuracy does not depend on the
+machine.
 
 ``error`` is the relative L2 error at given points over the outputs that are compared,
 or the largest relative error of a coefficient. ``share_honest`` is one where
@@ -61,7 +61,7 @@ PRACTITIONERS = {
     "quenched_plate": "a hot plate in a bath",
     "cavity": "a flow that a moving lid drives",
     "plate_with_a_hole": "elasticity about a hole in metres and pascals",
-    "unstable_flame": "a flame front that becomes chaotic, to the end",
+    "unstable_flame": "a flame front, up to chaos",
 }
 
 

@@ -297,7 +297,7 @@ def _begins_anew(now, state, settings, step, stop):
     level, weighing, first = now.level, now.weighing, now.first_fresh
     # Where the weight of the observations has fallen, coefficients explain them.
     unexplained = weighing.weight == 1 or weighing.waits
-    # Where there are windows, or may be of an ordinary equation, these are cut instead.
+    # In windows, and in an ordinary equation that may have some, these are cut instead.
     march, dim = now.march, model.problem.domain.dim
     in_windows = march is not None and (dim == 1 or march.active)
     alone = not in_windows and model.features is None

@@ -33,6 +33,7 @@ from sklearn_gn.pinn.windows import (
     SOLVED_LOSS,
     WELL_SOLVED_LOSS,
     Pieces,
+    time_of,
 )
 
 _MOST = 0.5  # of a loss, an axis or a predicted reduction
@@ -197,9 +198,8 @@ def _windows_that_end_early(case):
     solver, budget = case.solver, case.budget
     if not math.isfinite(solver._solved_until):
         return None
-    domain, until = solver.problem_.domain, solver._solved_until
-    axis = domain.time
-    low, high = domain.bounds[domain.axes.index(axis)]
+    *_, low, high = time_of(solver.problem_)
+    axis, until = solver.problem_.domain.time, solver._solved_until
     so_far = f"The equation is solved up to {axis} = {until:.4g} of {high:.4g}"
     if until <= low:
         so_far = "No window of time is solved yet"

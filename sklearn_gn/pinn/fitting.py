@@ -345,9 +345,7 @@ def _set_fitted(solver, run, fitted, n_observations):
     solver.enrichment_ = dict(getattr(model.problem, "function_counts", {}))
     if isinstance(fitted.net, windows.Pieces):
         solver.window_ends_ = ends = fitted.net.ends(problem.domain)
-        low, high = problem.domain.bounds[
-            problem.domain.axes.index(problem.domain.time)
-        ]
+        *_, low, high = windows.time_of(problem)
         solved = fitted.net.losses <= windows.SOLVED_LOSS * now.first_fresh
         n_solved = np.argmin([*solved, False])  # before the first that is not
         until = (low, *ends.tolist())[n_solved]

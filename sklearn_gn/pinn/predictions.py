@@ -150,10 +150,10 @@ class SolutionMixin(PredictionIntervalMixin):
         X = X if scaling is None else scaling.x(X)
         if hasattr(self, "_fit_run") or problem is None:
             return X
-        time = problem.domain.axes.index(problem.domain.time or problem.domain.axes[0])
-        beyond = X[:, time] > (
-            self._solved_until if self.window_ends_.size else math.inf
-        )
+        beyond = np.zeros(len(X), bool)
+        if self.window_ends_.size:
+            time = X[:, problem.domain.axes.index(problem.domain.time)]
+            beyond = time > self._solved_until
         if beyond.any():
             warn_user(
                 f"{beyond.sum()} of {len(X)} points lie beyond {problem.domain.time} = "
